@@ -1,0 +1,148 @@
+"""Checks shared by every implementation of the operations: shapes, dtypes and devices, before anything is written.
+
+Values (slots, table entries, lengths) are checked by the implementation that reads them: `spec.py` with torch,
+`csrc/cpu` in C++. Each failure is a ValueError that names the argument, its value and what is accepted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from deepseek_flash_cache.layout import Layout
+
+COMPUTE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def require(condition: bool, argument: str, value: object, accepted: str) -> None:
+    if not condition:
+        raise ValueError(f"{argument}: {value} is not accepted; it must be {accepted}")
+
+
+def check_cache(cache: Tensor, layout: Layout, name: str = "cache") -> None:
+    """`cache` is a contiguous pool of `layout`."""
+    expected = layout.cache_shape(cache.shape[0] if cache.dim() else 0)
+    require(tuple(cache.shape) == expected, f"{name} shape", tuple(cache.shape), f"{expected} for layout {layout.id}")
+    require(cache.dtype == layout.dtype, f"{name} dtype", cache.dtype, f"{layout.dtype} for layout {layout.id}")
+    require(cache.is_contiguous(), f"{name} strides", cache.stride(), "contiguous")
+
+
+def check_scales(layout: Layout, **scales: float) -> None:
+    """Scales are positive and finite, and 1 unless the storage is fp8."""
+    for name, scale in scales.items():
+        require(math.isfinite(scale) and scale > 0, name, scale, "positive and finite")
+        unused = scale == 1.0 or layout.dtype in FP8_DTYPES
+        require(unused, name, scale, f"1.0 for {layout.dtype} storage; scales belong to fp8")
+
+
+def check_rows(name: str, rows: Tensor, heads: int, columns: int, device: torch.device) -> None:
+    """`rows` is [tokens, heads, columns] of a compute dtype with contiguous columns."""
+    shape_fits = rows.dim() == 3 and rows.shape[1:] == (heads, columns)
+    require(shape_fits, f"{name} shape", tuple(rows.shape), f"[tokens, {heads}, {columns}]")
+    require(rows.dtype in COMPUTE_DTYPES, f"{name} dtype", rows.dtype, f"one of {COMPUTE_DTYPES}")
+    require(rows.device == device, f"{name} device", rows.device, f"{device}, where the cache is")
+    require(rows.stride(2) == 1 or columns == 1, f"{name} strides", rows.stride(), "contiguous in the last dimension")
+
+
+def check_key_value(key: Tensor, value: Tensor, layout: Layout, device: torch.device) -> None:
+    check_rows("key", key, layout.num_kv_heads, layout.head_size, device)
+    check_rows("value", value, layout.num_kv_heads, layout.head_size_v, device)
+    require(value.shape[0] == key.shape[0], "value tokens", value.shape[0], f"{key.shape[0]}, as key has")
+    require(value.dtype == key.dtype, "value dtype", value.dtype, f"{key.dtype}, as key has")
+    if layout.dtype not in FP8_DTYPES:
+        require(key.dtype == layout.dtype, "key dtype", key.dtype, f"{layout.dtype}, as layout {layout.id} stores")
+
+
+def check_index(name: str, index: Tensor, dtype: torch.dtype, shape: tuple[int | None, ...], like: Tensor) -> None:
+    """`index` is an integer tensor on the device of `like`; None in `shape` accepts any size."""
+    text = ", ".join("any" if size is None else str(size) for size in shape)
+    fits = index.dim() == len(shape) and all(want in (None, got) for want, got in zip(shape, index.shape, strict=True))
+    require(fits, f"{name} shape", tuple(index.shape), f"[{text}]")
+    require(index.dtype == dtype, f"{name} dtype", index.dtype, str(dtype))
+    require(index.device == like.device, f"{name} device", index.device, f"{like.device}, where the cache is")
+
+
+def check_append(key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor, layout: Layout) -> None:
+    check_cache(cache, layout)
+    check_key_value(key, value, layout, cache.device)
+    check_index("slot_mapping", slot_mapping, torch.int64, (None,), cache)
+    enough = slot_mapping.shape[0] <= key.shape[0]
+    require(enough, "slot_mapping length", slot_mapping.shape[0], f"at most {key.shape[0]}, the rows of key")
+
+
+def check_length(length: int, pages: Tensor, layout: Layout) -> None:
+    capacity = pages.shape[0] * layout.page_tokens
+    require(0 <= length <= capacity, "length", length, f"in [0, {capacity}], what the pages hold")
+
+
+def check_copy_blocks(source: Tensor, target: Tensor, pairs: Tensor, layout: Layout) -> None:
+    check_cache(source, layout, "source")
+    check_cache(target, layout, "target")
+    check_index("pairs", pairs, torch.int64, (None, 2), source)
+    check_index("pairs", pairs, torch.int64, (None, 2), target)
+
+
+def check_attend(
+    query: Tensor,
+    cache: Tensor,
+    block_table: Tensor,
+    cu_seqlens_q: Tensor,
+    kv_lens: Tensor,
+    sinks: Tensor | None,
+    layout: Layout,
+) -> None:
+    check_cache(cache, layout)
+    heads = query.shape[1] if query.dim() == 3 else 0
+    check_rows("query", query, heads, layout.head_size, cache.device)
+    divides = heads > 0 and heads % layout.num_kv_heads == 0
+    require(divides, "query heads", heads, f"a positive multiple of num_kv_heads {layout.num_kv_heads}")
+    batch = kv_lens.shape[0] if kv_lens.dim() else 0
+    check_index("kv_lens", kv_lens, torch.int32, (None,), cache)
+    check_index("cu_seqlens_q", cu_seqlens_q, torch.int32, (batch + 1,), cache)
+    check_index("block_table", block_table, torch.int32, (batch, None), cache)
+    row_contiguous = block_table.stride(1) == 1 or block_table.shape[1] <= 1
+    require(row_contiguous, "block_table strides", block_table.stride(), "contiguous in the last dimension")
+    if sinks is not None:
+        require(tuple(sinks.shape) == (heads,), "sinks shape", tuple(sinks.shape), f"[{heads}], one per query head")
+        require(sinks.device == cache.device, "sinks device", sinks.device, f"{cache.device}, where the cache is")
+
+
+def check_mask(softmax_scale: float, window_left: int, window_right: int, softcap: float) -> None:
+    require(math.isfinite(softmax_scale), "softmax_scale", softmax_scale, "finite")
+    require(window_left >= -1, "window_left", window_left, "-1 (no limit) or a number of tokens")
+    require(window_right >= -1, "window_right", window_right, "-1 (no limit) or a number of tokens")
+    require(math.isfinite(softcap) and softcap >= 0, "softcap", softcap, "0 (off) or positive")
+
+
+def check_results(query: Tensor, out: Tensor, lse: Tensor | None, layout: Layout) -> None:
+    """`out` and `lse` can hold the results of `attend`."""
+    require(query.dim() == 3, "query shape", tuple(query.shape), f"[tokens, heads, {layout.head_size}]")
+    total, heads = query.shape[:2]
+    expected = (total, heads, layout.head_size_v)
+    require(tuple(out.shape) == expected, "out shape", tuple(out.shape), str(expected))
+    require(out.dtype == query.dtype, "out dtype", out.dtype, f"{query.dtype}, as query has")
+    require(out.device == query.device, "out device", out.device, f"{query.device}, where query is")
+    require(out.stride(2) == 1 or out.shape[2] <= 1, "out strides", out.stride(), "contiguous in the last dimension")
+    if lse is not None:
+        fits = tuple(lse.shape) == (heads, total) and lse.dtype == torch.float32 and lse.is_contiguous()
+        require(fits and lse.device == query.device, "lse", tuple(lse.shape), f"contiguous float32 [{heads}, {total}]")
+
+
+_accepted: set[tuple[object, ...]] = set()
+_MAX_ACCEPTED = 4096
+
+
+def check_once(check: Callable[..., None], layout: Layout, *tensors: Tensor | None) -> None:
+    """`check(*tensors, layout)`, remembered: it depends on shapes, strides, dtypes and devices alone, and takes longer
+    (12 us) than the look-up (2 us) and than everything else around a short decode step."""
+    key = (check, layout.id, *(t if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in tensors))
+    if key in _accepted:
+        return
+    check(*tensors, layout)
+    if len(_accepted) >= _MAX_ACCEPTED:
+        _accepted.clear()
+    _accepted.add(key)

@@ -1,0 +1,94 @@
+"""The attention function and the mask function that transformers calls under the name ``dfc``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepseek_flash_cache import ops
+from deepseek_flash_cache.engines.transformers.layer import CachedKeys
+from deepseek_flash_cache.engines.transformers.ragged import RaggedBatch
+from deepseek_flash_cache.layout import Layout, fitting_block_sizes
+
+
+def dfc_mask(
+    batch_size: int,
+    q_length: int | None = None,
+    kv_length: int = 0,
+    *args: Any,
+    attention_mask: Tensor | None = None,
+    allow_is_causal_skip: bool = True,
+    **kwargs: Any,
+) -> Tensor | None:
+    """The padding mask alone, bool [batch, kv_length], or None: causality and windows are the kernel's work.
+
+    ValueError where transformers lays another pattern over the causal one (packed sequences, image blocks, ...).
+    """
+    if not allow_is_causal_skip:
+        raise ValueError("attention_mask: a pattern beyond causal, window and padding is not served by dfc; use sdpa")
+    if attention_mask is None:
+        return None
+    padding = attention_mask[:, -kv_length:].bool()
+    return None if padding.shape[1] == kv_length and bool(padding.all()) else padding
+
+
+def dfc_attention(
+    module: torch.nn.Module,
+    query: Tensor,  # [B, H, Q, D]
+    key: Tensor,  # [B, Hkv, K, D], or CachedKeys from a FlashCache
+    value: Tensor,  # [B, Hkv, K, Dv]
+    attention_mask: Tensor | None,  # bool [B, K], True = token
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    s_aux: Tensor | None = None,  # [H]
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention over a `FlashCache`, or over plain K and V when there is none. Returns [B, Q, H, Dv] and None."""
+    _check_call(query, attention_mask, dropout, kwargs)
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    options = {
+        "softmax_scale": query.shape[-1] ** -0.5 if scaling is None else scaling,
+        "causal": causal,
+        "window_left": -1 if sliding_window is None else sliding_window - 1,
+        "softcap": softcap or 0.0,
+        "sinks": s_aux,
+    }
+    if isinstance(key, CachedKeys):
+        return key.layer.attend(query, key, value, attention_mask, options), None
+    return _attend_linear(query, key, value, attention_mask, options), None
+
+
+def _check_call(query: Tensor, attention_mask: Tensor | None, dropout: float, kwargs: dict[str, Any]) -> None:
+    if attention_mask is not None and attention_mask.dim() != 2:
+        shape = tuple(attention_mask.shape)
+        raise ValueError(f"attention_mask: shape {shape} is not served by dfc; give a 2-D padding mask or use sdpa")
+    if dropout:
+        raise ValueError(f"dropout: {dropout} is not served by dfc, which is for inference; call model.eval()")
+    if query.requires_grad and torch.is_grad_enabled():
+        raise ValueError("query: needs gradients, and dfc is for inference; use torch.no_grad() or sdpa")
+    if kwargs.get("output_attentions"):
+        raise ValueError("output_attentions: True is not served by dfc; use attn_implementation='eager'")
+
+
+def _attend_linear(
+    query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, options: dict[str, Any]
+) -> Tensor:
+    """Without our cache: pack K and V into blocks of their own and attend to those."""
+    batch, num_kv_heads, kv_len, head_size = key.shape
+    mask = attention_mask if attention_mask is not None else key.new_ones(batch, kv_len, dtype=torch.bool)
+    block_size = max(fitting_block_sizes(head_size, value.shape[-1]))
+    layout = Layout(key.dtype, num_kv_heads, head_size, value.shape[-1], block_size)
+    keys, queries = RaggedBatch(mask), RaggedBatch(mask[:, kv_len - query.shape[2] :])
+    blocks_per_row = -(-kv_len // block_size)
+    first_block = torch.arange(batch, device=key.device)[:, None] * blocks_per_row
+    cache = key.new_empty(layout.cache_shape(batch * blocks_per_row))
+    slots = keys.row * (blocks_per_row * block_size) + keys.rank
+    ops.append(keys.pack(key), keys.pack(value), cache, slots, layout)
+    table = (first_block + torch.arange(blocks_per_row, device=key.device)).int()
+    result = ops.attend(queries.pack(query), cache, table, queries.cu_seqlens, keys.lengths, layout, **options)
+    return queries.unpack(result.out)

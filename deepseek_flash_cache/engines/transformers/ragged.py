@@ -1,0 +1,58 @@
+"""Padded batches as ragged ones: transformers pads rows to equal length, the kernels take them packed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+class RaggedBatch:
+    """Which columns of a padded batch hold tokens.
+
+    Parameters
+    ----------
+    mask : bool Tensor [batch, columns]
+        True where there is a token. Any pattern; the order of tokens in a row is kept.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = mask
+        self.is_full = bool(mask.all())
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """int32 [batch]: tokens per row."""
+        return self.mask.sum(dim=1, dtype=torch.int32)
+
+    @cached_property
+    def cu_seqlens(self) -> Tensor:
+        """int32 [batch + 1]."""
+        ends = self.lengths.cumsum(0, dtype=torch.int32)
+        return torch.cat([ends.new_zeros(1), ends])
+
+    @cached_property
+    def row(self) -> Tensor:
+        """int64 [tokens]: the batch row of each token."""
+        return self.mask.nonzero()[:, 0]
+
+    @cached_property
+    def rank(self) -> Tensor:
+        """int64 [tokens]: how many tokens of its row stand before each token."""
+        ranks: Tensor = (self.mask.long().cumsum(1) - 1)[self.mask]
+        return ranks
+
+    def pack(self, states: Tensor) -> Tensor:
+        """[batch, heads, columns, size] -> [tokens, heads, size]."""
+        rows = states.transpose(1, 2)
+        return rows.flatten(0, 1) if self.is_full else rows[self.mask]
+
+    def unpack(self, rows: Tensor) -> Tensor:
+        """[tokens, heads, size] -> [batch, columns, heads, size], zeros where there is no token."""
+        batch, columns = self.mask.shape
+        if self.is_full:
+            return rows.view(batch, columns, *rows.shape[1:])
+        padded = rows.new_zeros(batch, columns, *rows.shape[1:])
+        padded[self.mask] = rows
+        return padded

@@ -1,0 +1,1 @@
+"""Small real models for demos, tests and benchmarks."""
