@@ -54,8 +54,17 @@ def test_the_binary_knows_nothing_of_torch():
 
 
 def test_only_ops_calls_the_binary():
-    others = [path for path in code_files("deepseek_flash_cache", suffixes={".py"}) if path.name != "ops.py"]
-    assert matching_lines(r"^\s*(from|import)\b.*\b_C\b|import_module\(.*\b_C\b|torch\.ops\.", others) == []
+    ops = ROOT / "deepseek_flash_cache" / "ops"
+    others = [path for path in code_files("deepseek_flash_cache", suffixes={".py"}) if path.parent != ops]
+    assert matching_lines(r"^\s*(from|import)\b.*\b_C\b|import_module\(.*\b_C\b|torch\.ops\.|\bops\._C\b", others) == []
+
+
+def test_within_ops_one_file_loads_the_binary_and_one_calls_it():
+    files = {path.name: path for path in code_files("deepseek_flash_cache/ops", suffixes={".py"})}
+    loads = matching_lines(r"from deepseek_flash_cache import .*\b_C\b", list(files.values()))
+    assert [line.split(":")[0] for line in loads] == ["deepseek_flash_cache/ops/binary.py"]
+    others = [path for name, path in files.items() if name != "native.py"]
+    assert matching_lines(r"\b_C\.(?!isa\(|Layout\()\w+\(", others) == []
 
 
 def test_engines_reach_the_binary_through_the_python_api_only():

@@ -1,70 +1,12 @@
 // The Python module deepseek_flash_cache._C. Pointers arrive as integers: no torch headers, so one build serves every
-// torch version. ops.py is the only caller and has checked shapes, dtypes and strides.
-#include <pybind11/pybind11.h>
-
-#include <string>
-#include <vector>
-
-#include "api/operations.h"
+// torch version. The package ops is the only caller and has checked shapes, dtypes and strides.
+#include "api/py_attend.h"
+#include "api/py_layout.h"
 #include "cpu/dispatch.h"
 
-namespace py = pybind11;
 using namespace dfc;
 
 namespace {
-
-using Address = uintptr_t;
-
-void require_ok(const Status& status) {
-  if (status.code == kInvalidValue) throw py::value_error(status.message);
-  if (status.code == kOutOfMemory) throw std::bad_alloc();
-  if (status.code != kOk) throw std::runtime_error(status.message);
-}
-
-Part part_named(const std::string& name) {
-  if (name != "k" && name != "v") throw py::value_error("part: " + name + " is not accepted; it must be 'k' or 'v'");
-  return name == "k" ? Part::kKey : Part::kValue;
-}
-
-// A layout as Python holds it: the plain struct and its tables of tile starts.
-class PyLayout {
- public:
-  PyLayout(int dtype, Offset heads, Offset head_size, Offset head_size_v, Offset block_size, Offset extent, bool zorder,
-           bool swizzle) {
-    constexpr Offset item_bytes[kNumDtypes] = {4, 2, 2, 1, 1};
-    const bool valid = dtype >= 0 && dtype < kNumDtypes && heads > 0 && extent > 0 && head_size > 0 &&
-                       head_size <= 1024 && head_size_v > 0 && head_size_v <= 1024 &&
-                       (block_size == 32 || block_size == 64) && head_size * item_bytes[dtype] % kChunkBytes == 0 &&
-                       head_size_v * item_bytes[dtype] % kChunkBytes == 0;
-    if (!valid)
-      throw py::value_error("layout: these sizes are not accepted; build it from deepseek_flash_cache.layout");
-    const LayoutSpec spec{item_bytes[dtype], heads, head_size, head_size_v, block_size, extent, zorder, swizzle};
-    storage.layout = make_layout(spec);
-    storage.dtype = static_cast<Dtype>(dtype);
-    storage.k_tile = fill(k_tile_, Part::kKey);
-    storage.v_tile = fill(v_tile_, Part::kValue);
-  }
-  PyLayout(const PyLayout&) = delete;
-
-  Storage storage{};
-
- private:
-  std::vector<Offset> k_tile_, v_tile_;
-
-  const Offset* fill(std::vector<Offset>& table, Part part) {
-    const Layout& layout = storage.layout;
-    for (Offset block = 0; block < layout.spec.extent; ++block) {
-      for (Offset tile = 0; tile < layout.column_tiles(part); ++tile) {
-        table.push_back(layout.tile_rank(part, block, tile) * layout.tile_elements);
-      }
-    }
-    return table.data();
-  }
-};
-
-Rows rows_at(Address data, Offset token_stride, Offset head_stride) {
-  return Rows{reinterpret_cast<char*>(data), token_stride, head_stride};
-}
 
 void py_append(const PyLayout& layout, Address key, Offset key_token, Offset key_head, Address value,
                Offset value_token, Offset value_head, int source, Address cache, Offset num_blocks, Address slots,
@@ -120,48 +62,6 @@ void py_copy_blocks(const PyLayout& layout, Address source, Offset source_blocks
   {
     py::gil_scoped_release unlocked;
     copy_blocks(params, status);
-  }
-  require_ok(status);
-}
-
-void py_attend(const PyLayout& layout, int query_dtype, Address query, Offset query_token, Offset query_head,
-               Offset total, Offset num_heads, Address cache, Offset num_blocks, Address block_table,
-               Offset table_stride, Offset max_blocks, Offset batch, Address cu_seqlens_q, Address kv_lens,
-               Address sinks, float softmax_scale, bool causal, Offset window_left, Offset window_right, float softcap,
-               float k_scale, float v_scale, Address out, Offset out_token, Offset out_head, Address lse, int threads) {
-  AttendParams params{};
-  params.storage = layout.storage;
-  params.query = reinterpret_cast<const void*>(query);
-  params.query_dtype = static_cast<Dtype>(query_dtype);
-  params.query_token_stride = query_token;
-  params.query_head_stride = query_head;
-  params.total = total;
-  params.num_heads = num_heads;
-  params.cache = reinterpret_cast<const void*>(cache);
-  params.num_blocks = num_blocks;
-  params.block_table = reinterpret_cast<const int32_t*>(block_table);
-  params.table_stride = table_stride;
-  params.max_blocks = max_blocks;
-  params.batch = batch;
-  params.cu_seqlens_q = reinterpret_cast<const int32_t*>(cu_seqlens_q);
-  params.kv_lens = reinterpret_cast<const int32_t*>(kv_lens);
-  params.sinks = reinterpret_cast<const float*>(sinks);
-  params.softmax_scale = softmax_scale;
-  params.causal = causal;
-  params.window_left = window_left;
-  params.window_right = window_right;
-  params.softcap = softcap;
-  params.k_scale = k_scale;
-  params.v_scale = v_scale;
-  params.out = reinterpret_cast<void*>(out);
-  params.out_token_stride = out_token;
-  params.out_head_stride = out_head;
-  params.lse = reinterpret_cast<float*>(lse);
-  params.threads = threads;
-  Status status;
-  {
-    py::gil_scoped_release unlocked;
-    attend(params, status);
   }
   require_ok(status);
 }
@@ -247,6 +147,8 @@ PYBIND11_MODULE(_C, m) {
   m.def("unpack", &py_unpack);
   m.def("copy_blocks", &py_copy_blocks);
   m.def("attend", &py_attend);
+  m.def("attend_linear", &py_attend_linear);
+  m.def("attend_pages", &py_attend_pages);
   m.def("isa", &isa, "Name of the ISA level in use. ValueError if DFC_CPU_ISA names one that is not usable.");
   m.def("isa_levels", [] {
     py::list names;

@@ -53,9 +53,16 @@ int check_pairs(const CopyParams& params, Status& status) {
               Long{*twice});
 }
 
-static int check_starts(const AttendParams& params, Status& status) {
-  const int32_t* starts = params.cu_seqlens_q;
-  bool ordered = starts[0] == 0 && starts[params.batch] <= params.total;
+struct Starts {  // cu_seqlens_q or cu_seqlens_k
+  const char* name;
+  const int32_t* starts;
+  Offset rows;
+  const char* rows_name;
+};
+
+static int check_starts(const AttendParams& params, const Starts& what, Status& status) {
+  const int32_t* starts = what.starts;
+  bool ordered = starts[0] == 0 && starts[params.batch] <= what.rows;
   for (Offset b = 0; b < params.batch; ++b) ordered = ordered && starts[b] <= starts[b + 1];
   if (ordered) return kOk;
   char text[120] = "";
@@ -64,23 +71,46 @@ static int check_starts(const AttendParams& params, Status& status) {
     used += static_cast<size_t>(std::snprintf(text + used, sizeof text - used, b ? ", %d" : "%d", starts[b]));
   }
   return fail(status, kInvalidValue,
-              "cu_seqlens_q: [%s] is not accepted; it must be 0 first, never decreasing, at most %lld (the query rows)",
-              text, Long{params.total});
+              "%s: [%s] is not accepted; it must be 0 first, never decreasing, at most %lld (the %s rows)", what.name,
+              text, Long{what.rows}, what.rows_name);
+}
+
+static int check_ragged_keys(const AttendParams& params, Status& status) {
+  const int32_t* starts = params.rows.cu_seqlens_k;
+  const Starts what{"cu_seqlens_k", starts, params.storage.layout.page_tokens, "key"};
+  if (int code = check_starts(params, what, status)) return code;
+  for (Offset b = 0; b < params.batch; ++b) {
+    const Offset kv_len = params.kv_lens[b], owned = starts[b + 1] - starts[b];
+    if (kv_len >= 0 && kv_len <= owned) continue;
+    return fail(status, kInvalidValue,
+                "kv_lens[%lld]: %lld is not accepted; it must be in [0, %lld], the rows cu_seqlens_k gives it", Long{b},
+                Long{kv_len}, Long{owned});
+  }
+  return kOk;
 }
 
 int check_ragged(const AttendParams& params, Status& status) {
-  if (int code = check_starts(params, status)) return code;
+  const Starts queries{"cu_seqlens_q", params.cu_seqlens_q, params.total, "query"};
+  if (int code = check_starts(params, queries, status)) return code;
+  if (params.plain && params.rows.cu_seqlens_k != nullptr) return check_ragged_keys(params, status);
   const Offset page_tokens = params.storage.layout.page_tokens;
-  const Offset capacity = params.max_blocks * page_tokens;
+  const Offset table_tokens = params.max_blocks * page_tokens;
   for (Offset b = 0; b < params.batch; ++b) {
     const Offset kv_len = params.kv_lens[b];
+    const Offset first = params.plain && params.rows.first != nullptr ? params.rows.first[b] : 0;
+    if (first < 0 || first > table_tokens) {
+      return fail(status, kInvalidValue,
+                  "first_keys[%lld]: %lld is not accepted; it must be in [0, %lld], what block_table can hold", Long{b},
+                  Long{first}, Long{table_tokens});
+    }
+    const Offset capacity = table_tokens - first;
     if (kv_len < 0 || kv_len > capacity) {
       return fail(status, kInvalidValue,
                   "kv_lens[%lld]: %lld is not accepted; it must be in [0, %lld], what block_table can hold", Long{b},
                   Long{kv_len}, Long{capacity});
     }
     const int32_t* row = params.block_table + b * params.table_stride;
-    for (Offset i = 0; i < ceil_div(kv_len, page_tokens); ++i) {
+    for (Offset i = first / page_tokens; i < ceil_div(first + kv_len, page_tokens); ++i) {
       if (row[i] >= 0 && row[i] < params.num_blocks) continue;
       return fail(status, kInvalidValue,
                   "block_table[%lld, %lld]: %d is not accepted; it must be in [0, %lld), the pool's blocks", Long{b},

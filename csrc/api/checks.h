@@ -1,4 +1,4 @@
-// Checks of values, before anything is written. The wording is that of spec.py.
+// Checks of values, before anything is written. The wording is that of spec.
 #pragma once
 
 #include "api/params.h"

@@ -1,5 +1,5 @@
 // What Python hands to the operations: raw pointers, strides in elements, 64-bit sizes. No torch types.
-// Shapes, dtypes and strides were checked by ops.py (checks.py); values are checked by api/checks.cpp.
+// Shapes, dtypes and strides were checked by ops (checks.py); values are checked by api/checks.cpp.
 #pragma once
 
 #include "layout/layout.h"
@@ -9,6 +9,7 @@ namespace dfc {
 enum class Dtype : int { kFp32 = 0, kFp16 = 1, kBf16 = 2, kFp8E4m3 = 3, kFp8E5m2 = 4 };
 
 constexpr int kNumDtypes = 5;
+constexpr Offset kPlainBlockRows = 64;  // plain rows are attended in blocks of as many
 
 DFC_HOST_DEVICE constexpr bool is_fp8(Dtype dtype) { return dtype == Dtype::kFp8E4m3 || dtype == Dtype::kFp8E5m2; }
 
@@ -58,8 +59,19 @@ struct CopyParams {
   int threads;
 };
 
+// Keys and values outside a pool: pages [num_blocks, page_tokens, heads, columns] of rows with any strides. A ragged
+// tensor is one page; a cache with a fixed length per sequence has one page per sequence.
+struct PlainRows {
+  Rows key, value;                  // page 0; dtype of the storage
+  Offset key_page_stride, value_page_stride;
+  const int32_t* first;             // [batch] row of the sequence's pages that holds key 0; null: 0
+  const int32_t* cu_seqlens_k;      // [batch + 1], ragged tensor: `first` and the rows a sequence owns; else null
+};
+
 struct AttendParams {
   Storage storage;
+  bool plain;                       // keys and values are in `rows`, not in `cache`
+  PlainRows rows;
   const void* query;                // [total, heads, head_size]
   Dtype query_dtype;
   Offset query_token_stride, query_head_stride;

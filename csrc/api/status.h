@@ -7,7 +7,7 @@ enum Code : int {
   kOk = 0,
   kInvalidValue = 1,  // an argument's value is not accepted; nothing was written
   kOutOfMemory = 2,
-  kUnsupported = 3,  // this build has no implementation; ops.py uses the specification instead
+  kUnsupported = 3,  // this build has no implementation; ops uses the specification instead
 };
 
 struct Status {

@@ -126,7 +126,7 @@ bool place_partials(const Plan& plan, Offset width, Partials& partials) {
 int run(const AttendParams& params, const Plan& plan, const Kernels& kernels, Status& status) {
   Partials partials{};
   const auto attend_unit = kernels.attend_unit[static_cast<int>(params.storage.dtype)];
-  const Offset scratch_bytes = kernels.scratch_bytes(params.storage.layout, plan.most_rows);
+  const Offset scratch_bytes = kernels.scratch_bytes(params, plan.most_rows);
   const bool parallel = params.threads > 1 && plan.units.size() > 1 && plan.work > kParallelWork;
   const auto count = static_cast<Offset>(plan.units.size());
   bool enough = place_partials(plan, kernels.accumulator_width(params.storage.layout), partials);

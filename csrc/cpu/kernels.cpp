@@ -9,8 +9,9 @@ namespace DFC_ISA {
 
 static Offset accumulator_width(const Layout& layout) { return ceil_div(layout.spec.head_size_v, kLanes) * kLanes; }
 
-static Offset scratch_bytes(const Layout& layout, Offset rows) {
-  return Scratch::place(nullptr, layout, rows, accumulator_width(layout)).floats * Offset{sizeof(float)};
+static Offset scratch_bytes(const AttendParams& params, Offset rows) {
+  const Offset width = accumulator_width(params.storage.layout);
+  return Scratch::place(nullptr, params, rows, width).floats * Offset{sizeof(float)};
 }
 
 // Rows
@@ -100,9 +101,9 @@ static void add_block(const Layout& layout, const Block<T>& block, const Scratch
   const typename T::Item* columns[kMaxColumns / kLanes];
   for (Offset column = 0; column < width; column += kLanes) {
     const Offset tile = block.v_tile[column / layout.tile_columns];
-    columns[column / kLanes] = block.run + tile + column % layout.tile_columns;
+    columns[column / kLanes] = block.values + tile + column % layout.tile_columns;
   }
-  const Values<T> values{columns, layout.tile_columns, block.base, block.first, block.last};
+  const Values<T> values{columns, block.value_stride, block.base, block.first, block.last};
   if (rows <= kRows || sizeof(typename T::Item) == sizeof(float)) {
     return for_row_tiles(rows, ValueRows<T>{scratch, values, alpha, width});
   }
@@ -111,7 +112,7 @@ static void add_block(const Layout& layout, const Block<T>& block, const Scratch
     float* target = scratch.values + vector * kLanes;
     wide[vector] = target;
     for (Offset key = block.first; key < block.last; ++key) {
-      store(target + key * width, T::load(columns[vector] + (key - block.base) * layout.tile_columns));
+      store(target + key * width, T::load(columns[vector] + (key - block.base) * block.value_stride));
     }
   }
   const Values<Fp32> widened{wide, width, 0, block.first, block.last};
@@ -127,7 +128,7 @@ static void attend_step(const AttendParams& params, const Unit& unit, Offset ste
   int count = 0;
   for (Offset base = 0; base < kStepKeys; base += size) {
     if (step + base >= unit.key_end || step + base + size <= unit.key_begin) continue;
-    blocks[count++] = find_block<T>(params, unit, step, base);
+    blocks[count++] = find_block<T>(params, unit, scratch, step, base);
   }
   for (int i = 0; i < count; ++i) {
     if (direct) score_directly(layout, blocks[i], rows, scratch);
@@ -151,8 +152,7 @@ static void attend_step(const AttendParams& params, const Unit& unit, Offset ste
 template <class T>
 static void attend_unit(const AttendParams& params, const Unit& unit, const Partials& partials, char* memory) {
   const Offset width = accumulator_width(params.storage.layout);
-  const Scratch scratch =
-      Scratch::place(reinterpret_cast<float*>(memory), params.storage.layout, unit.row_count, width);
+  const Scratch scratch = Scratch::place(reinterpret_cast<float*>(memory), params, unit.row_count, width);
   std::memset(scratch.output, 0, static_cast<size_t>(unit.row_count * width) * sizeof(float));
   std::memset(scratch.sum, 0, static_cast<size_t>(unit.row_count * kLanes) * sizeof(float));
   for (Offset r = 0; r < unit.row_count; ++r) {

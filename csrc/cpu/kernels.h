@@ -30,7 +30,7 @@ constexpr Offset kAlignment = 64;  // bytes, of scratch memory
 struct Kernels {
   const char* name;
   Offset (*accumulator_width)(const Layout& layout);
-  Offset (*scratch_bytes)(const Layout& layout, Offset rows);
+  Offset (*scratch_bytes)(const AttendParams& params, Offset rows);
   // Indexed by the storage dtype. `scratch` is aligned to kAlignment and holds scratch_bytes.
   void (*attend_unit[kNumDtypes])(const AttendParams&, const Unit&, const Partials&, char* scratch);
   // Combines `chunks` partial results of a unit's rows, `row_count` apart, into the final result. Uses chunk 0's place.

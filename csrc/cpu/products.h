@@ -92,15 +92,23 @@ DFC_INLINE void for_row_tiles(Offset rows, const Function& function) {
   }
 }
 
-// Scores of one query row with kLanes keys; column tile t of key i lies at keys + tile[t] + i * tile_columns. The depth
-// is a multiple of kLanes.
-DFC_INLINE Vec dot_keys(const float* q, Offset depth, const float* keys, const Offset* tile, Offset tile_columns) {
+// kLanes keys as fp32 rows: column tile t of key i lies at data + tile[t] + i * stride.
+struct WideKeys {
+  const float* data;
+  const Offset* tile;
+  Offset stride, tile_columns;
+};
+
+// Scores of one query row with kLanes keys. The depth is a multiple of kLanes.
+DFC_INLINE Vec dot_keys(const float* q, Offset depth, const WideKeys& keys) {
+  const Offset* tile = keys.tile;
   Vec sums[kLanes] = {};
-  for (Offset first = 0; first < depth; first += tile_columns, ++tile) {
-    const Offset columns = smaller(tile_columns, depth - first);
+  for (Offset first = 0; first < depth; first += keys.tile_columns, ++tile) {
+    const Offset columns = smaller(keys.tile_columns, depth - first);
+    const float* data = keys.data + *tile;
     for (Offset column = 0; column < columns; column += kLanes) {
       const Vec query = load(q + first + column);
-      DFC_UNROLL16 for (int i = 0; i < kLanes; ++i) sums[i] += query * load(keys + *tile + i * tile_columns + column);
+      DFC_UNROLL16 for (int i = 0; i < kLanes; ++i) sums[i] += query * load(data + i * keys.stride + column);
     }
   }
   return sum_rows(sums);

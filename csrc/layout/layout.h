@@ -77,4 +77,17 @@ DFC_HOST_DEVICE constexpr Layout make_layout(const LayoutSpec& spec) {
   return layout;
 }
 
+// Rows outside a pool, as the kernels see them: a row is one column tile, `spec.block_size` rows are one block, and
+// `page_tokens` rows are one page. Where a page starts is for AttendParams to say.
+DFC_HOST_DEVICE constexpr Layout make_row_layout(const LayoutSpec& spec, Offset page_tokens) {
+  Layout layout{};
+  layout.spec = spec;
+  const Offset columns = spec.head_size > spec.head_size_v ? spec.head_size : spec.head_size_v;
+  layout.tile_columns = ceil_div(columns, kChunkBytes) * kChunkBytes;  // whole vectors on every ISA level
+  layout.row_bytes = layout.tile_columns * spec.item_bytes;
+  layout.k_tiles = layout.v_tiles = 1;
+  layout.page_tokens = page_tokens;
+  return layout;
+}
+
 }  // namespace dfc

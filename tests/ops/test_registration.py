@@ -22,12 +22,23 @@ def attend_arguments():
     return (*case.tensors, None, LAYOUT.id, *mask, out, lse, None, None)
 
 
+def plain_arguments(*first):
+    mask = (0.125, True, -1, -1, 0.0, 1.0, 1.0)
+    return (torch.randn(5, 8, 64), *first, None, *mask, torch.zeros(5, 8, 32), torch.zeros(8, 5))
+
+
 def arguments(name):
     key = torch.randn(3, 2, 64)
+    rows, starts, lens = torch.randn(70, 2, 96), torch.tensor([0, 2, 5]).int(), torch.tensor([60, 3]).int()
+    key_rows, value_rows = rows[..., :64], rows[..., 64:]
+    pages = [part.unflatten(0, (7, 10)) for part in (key_rows, value_rows)]
+    table = torch.arange(14).int().view(2, 7) % 7
     cache = empty_cache(LAYOUT, 3, 0)
     return {
         "append": lambda: (key, key.clone(), cache, torch.tensor([0, -1, 65]), LAYOUT.id, 1.0, 1.0),
         "attend": attend_arguments,
+        "attend_linear": lambda: plain_arguments(key_rows, value_rows, starts, torch.tensor([0, 60, 70]).int(), lens),
+        "attend_pages": lambda: plain_arguments(*pages, table, starts, lens, None),
         "pack": lambda: (key, key.clone(), LAYOUT.id, 1.0, 1.0),
         "unpack": lambda: (cache, 100, LAYOUT.id),
         "copy_blocks": lambda: (cache, empty_cache(LAYOUT, 2, 0), torch.tensor([[2, 0]]), LAYOUT.id),
