@@ -57,7 +57,7 @@ class KVPool:
         On Linux CPUs the memory is committed when a block is first written. ValueError if not even one block fits,
         if both sizes are given, or if the policy does not fit the model.
         """
-        layouts = (policy or LayoutPolicy()).layouts(shape)
+        layouts = (policy or LayoutPolicy()).layouts(shape, device)
         block_bytes = sum(layout.page_bytes for layout in layouts)
         if num_blocks is None:
             memory_bytes = default_memory_bytes(device) if memory_bytes is None else memory_bytes

@@ -35,7 +35,8 @@ if os.environ.get("DFC_FORCE_SPEC") != "1":
         _why_no_binary = f"deepseek_flash_cache._C cannot be imported ({error}); build it with {BUILD_COMMAND}"
         warnings.warn(f"running the plain PyTorch specification, which is slow: {_why_no_binary}", stacklevel=2)
 
-# Numbers of csrc/api/params.h
+# Numbers of csrc/api/params.h and csrc/layout/tile.h
+_FORMAT_CODES = {"linear": 0, "paired": 1, "swizzle": 2}
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 _RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # fp8 cannot be filled everywhere
@@ -51,8 +52,8 @@ def backend(op: str, device: torch.device | str, layout: Layout) -> str:
         return f"spec (PyTorch): {_why_no_binary}"
     if op != "attend":
         return "C++"
-    if layout.tile_format != "linear":
-        return f"spec (PyTorch): {layout.tile_format} tiles are for CUDA pools; the CPU kernels read linear ones"
+    if layout.tile_format == "swizzle":
+        return "spec (PyTorch): swizzled tiles are for CUDA pools; the CPU kernels read linear and paired ones"
     return f"C++ ({_C.isa()}); spec where statistics (top_tokens > 0) are asked for"
 
 
@@ -61,8 +62,8 @@ def _compiled(layout_id: str) -> Any:
     """The `_C.Layout` that mirrors `Layout.parse(layout_id)`."""
     layout = Layout.parse(layout_id)
     sizes = (layout.num_kv_heads, layout.head_size, layout.head_size_v, layout.block_size, layout.extent)
-    zorder, swizzle = layout.tile_order == "zorder", layout.tile_format == "swizzle"
-    return _C.Layout(_DTYPE_CODES[layout.dtype], *sizes, zorder, swizzle)
+    zorder, tile_format = layout.tile_order == "zorder", _FORMAT_CODES[layout.tile_format]
+    return _C.Layout(_DTYPE_CODES[layout.dtype], *sizes, zorder, tile_format)
 
 
 def _address(tensor: Tensor | None) -> int:
@@ -100,7 +101,7 @@ _Attend = namedtuple(
 def _attend_cpu(*arguments: Any) -> None:
     a = _Attend(*arguments)
     layout = Layout.parse(a.layout)
-    if _C is None or a.top_tokens > 0 or layout.tile_format != "linear":
+    if _C is None or a.top_tokens > 0 or layout.tile_format == "swizzle":
         _attend_spec(*arguments)
         return
     checks.check_once(checks.check_attend, layout, a.query, a.cache, a.block_table, a.cu_seqlens_q, a.kv_lens, a.sinks)

@@ -30,15 +30,16 @@ Part part_named(const std::string& name) {
 class PyLayout {
  public:
   PyLayout(int dtype, Offset heads, Offset head_size, Offset head_size_v, Offset block_size, Offset extent, bool zorder,
-           bool swizzle) {
+           int format) {
     constexpr Offset item_bytes[kNumDtypes] = {4, 2, 2, 1, 1};
     const bool valid = dtype >= 0 && dtype < kNumDtypes && heads > 0 && extent > 0 && head_size > 0 &&
                        head_size <= 1024 && head_size_v > 0 && head_size_v <= 1024 &&
                        (block_size == 32 || block_size == 64) && head_size * item_bytes[dtype] % kChunkBytes == 0 &&
                        head_size_v * item_bytes[dtype] % kChunkBytes == 0;
-    if (!valid)
+    if (!valid || format < 0 || format > 2)
       throw py::value_error("layout: these sizes are not accepted; build it from deepseek_flash_cache.layout");
-    const LayoutSpec spec{item_bytes[dtype], heads, head_size, head_size_v, block_size, extent, zorder, swizzle};
+    const LayoutSpec spec{item_bytes[dtype], heads,  head_size, head_size_v,
+                          block_size,        extent, zorder,    static_cast<TileFormat>(format)};
     storage.layout = make_layout(spec);
     storage.dtype = static_cast<Dtype>(dtype);
     storage.k_tile = fill(k_tile_, Part::kKey);
@@ -209,9 +210,9 @@ void define_layout(py::module_& m) {
     return [field](const PyLayout& self) { return self.storage.layout.*field; };
   };
   py::class_<PyLayout>(m, "Layout")
-      .def(py::init<int, Offset, Offset, Offset, Offset, Offset, bool, bool>(), py::arg("dtype"),
+      .def(py::init<int, Offset, Offset, Offset, Offset, Offset, bool, int>(), py::arg("dtype"),
            py::arg("num_kv_heads"), py::arg("head_size"), py::arg("head_size_v"), py::arg("block_size"),
-           py::arg("extent"), py::arg("zorder"), py::arg("swizzle"))
+           py::arg("extent"), py::arg("zorder"), py::arg("format"))
       .def_property_readonly("row_bytes", size(&Layout::row_bytes))
       .def_property_readonly("tile_columns", size(&Layout::tile_columns))
       .def_property_readonly("tile_elements", size(&Layout::tile_elements))

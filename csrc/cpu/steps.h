@@ -21,6 +21,7 @@ struct Scratch {
   float* ones;  // [rows]
   float* keys;  // transposed [depth, kStepKeys], or kLanes rows as in a tile
   float* values;  // [kStepKeys, width]
+  float* weights;  // [rows, kStepKeys] of 16-bit weights
   Offset floats;
 
   DFC_HOST_DEVICE static Scratch place(float* start, const Layout& layout, Offset rows, Offset width) {
@@ -41,6 +42,7 @@ struct Scratch {
     scratch.ones = take(rows);
     scratch.keys = take(depth * kStepKeys);
     scratch.values = take(kStepKeys * width);
+    scratch.weights = take(rows * kStepKeys / 2);
     scratch.floats = used;
     return scratch;
   }
@@ -71,6 +73,18 @@ DFC_INLINE Block<T> find_block(const AttendParams& params, const Unit& unit, Off
   block.first = larger(base, unit.key_begin - step);
   block.last = smaller(base + size, unit.key_end - step);
   return block;
+}
+
+// The one or two blocks of a step that hold keys of the unit; returns how many.
+template <class T>
+DFC_INLINE int find_blocks(const AttendParams& params, const Unit& unit, Offset step, Block<T> (&blocks)[2]) {
+  const Offset size = params.storage.layout.spec.block_size;
+  int count = 0;
+  for (Offset base = 0; base < kStepKeys; base += size) {
+    if (step + base >= unit.key_end || step + base + size <= unit.key_begin) continue;
+    blocks[count++] = find_block<T>(params, unit, step, base);
+  }
+  return count;
 }
 
 // keys[d, key of the step] of the groups of kLanes keys that hold [block.first, block.last).
