@@ -15,6 +15,7 @@ from torch import Tensor
 from deepseek_flash_cache import ops
 from deepseek_flash_cache.config import LayoutPolicy, ModelShape
 from deepseek_flash_cache.layout import Layout
+from deepseek_flash_cache.memory import allocate
 from deepseek_flash_cache.pool import BlockPool
 
 DEFAULT_MEMORY_SHARE = 0.25
@@ -67,7 +68,7 @@ class KVPool:
         if num_blocks < 1:
             size = f"{memory_bytes} bytes" if memory_bytes is not None else f"num_blocks {num_blocks}"
             raise ValueError(f"memory_bytes: {size} holds no block; one block takes {block_bytes} bytes")
-        tensors = [torch.empty(lay.cache_shape(num_blocks), dtype=lay.dtype, device=device) for lay in layouts]
+        tensors = [allocate(layout.cache_shape(num_blocks), layout.dtype, device) for layout in layouts]
         blocks = BlockPool(num_blocks, layouts[0].page_tokens, watermark=watermark)
         return KVPool(layouts, tensors, blocks, model_digest or os.urandom(32))
 
