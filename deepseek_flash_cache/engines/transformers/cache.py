@@ -60,7 +60,7 @@ class FlashCache(Cache):  # type: ignore[misc]
         self._column_mask: Tensor | None = None  # bool [B, columns]: which columns hold tokens
         self._step: Step | None = None
         self.sequences: list[Sequence] = []
-        self._finalizer = weakref.finalize(self, _free_all, self.sequences)
+        self._finalizer = weakref.finalize(self, _abandon_all, self.sequences)
 
     # The pool and its sequences
 
@@ -226,6 +226,11 @@ class FlashCache(Cache):  # type: ignore[misc]
 
     def __exit__(self, *exc_info: object) -> None:
         self.free()
+
+
+def _abandon_all(sequences: list[Sequence]) -> None:
+    for sequence in sequences:
+        sequence.abandon()
 
 
 def _free_all(sequences: list[Sequence]) -> None:
