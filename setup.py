@@ -28,6 +28,7 @@ ISA_FLAGS = {
     "portable": [],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
+    "avx512_bf16": ["-march=x86-64-v4", "-mprefer-vector-width=512", "-mavx512bf16"],
 }
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 # No debug sections and no GNU-unique symbols: two builds loaded in one process must not share statics.

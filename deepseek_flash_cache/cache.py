@@ -5,6 +5,7 @@ A block id means the same page in every layer, so one block table serves the who
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch import Tensor
 from deepseek_flash_cache import ops
 from deepseek_flash_cache.config import LayoutPolicy, ModelShape
 from deepseek_flash_cache.layout import Layout
+from deepseek_flash_cache.memory import allocate
 from deepseek_flash_cache.pool import BlockPool
 
 DEFAULT_MEMORY_SHARE = 0.25
@@ -34,12 +36,15 @@ class KVPool:
         Who owns which block; its `block_size` is the layouts' `page_tokens`.
     model_digest : bytes
         32 bytes that stand for the weights. Blocks are reused only under an equal digest.
+    config_digest : bytes
+        Stands for the configuration of the only model that may use this pool; empty: the caller takes care.
     """
 
     layouts: Sequence[Layout]
     tensors: Sequence[Tensor]
     blocks: BlockPool
     model_digest: bytes = field(default_factory=lambda: os.urandom(32))
+    config_digest: bytes = b""
 
     @staticmethod
     def allocate(
@@ -51,13 +56,14 @@ class KVPool:
         device: torch.device | str = "cpu",
         watermark: int = 0,
         model_digest: bytes | None = None,
+        config_digest: bytes = b"",
     ) -> KVPool:
         """Reserve `num_blocks` blocks, or as many as fit `memory_bytes` (default: a quarter of the free memory).
 
         On Linux CPUs the memory is committed when a block is first written. ValueError if not even one block fits,
         if both sizes are given, or if the policy does not fit the model.
         """
-        layouts = (policy or LayoutPolicy()).layouts(shape)
+        layouts = (policy or LayoutPolicy()).layouts(shape, device)
         block_bytes = sum(layout.page_bytes for layout in layouts)
         if num_blocks is None:
             memory_bytes = default_memory_bytes(device) if memory_bytes is None else memory_bytes
@@ -67,9 +73,9 @@ class KVPool:
         if num_blocks < 1:
             size = f"{memory_bytes} bytes" if memory_bytes is not None else f"num_blocks {num_blocks}"
             raise ValueError(f"memory_bytes: {size} holds no block; one block takes {block_bytes} bytes")
-        tensors = [torch.empty(lay.cache_shape(num_blocks), dtype=lay.dtype, device=device) for lay in layouts]
+        tensors = [allocate(layout.cache_shape(num_blocks), layout.dtype, device) for layout in layouts]
         blocks = BlockPool(num_blocks, layouts[0].page_tokens, watermark=watermark)
-        return KVPool(layouts, tensors, blocks, model_digest or os.urandom(32))
+        return KVPool(layouts, tensors, blocks, model_digest or os.urandom(32), config_digest)
 
     @property
     def device(self) -> torch.device:
@@ -77,8 +83,9 @@ class KVPool:
 
     @property
     def layout_id(self) -> str:
-        """The layers' layouts as one text: part of every block's identity."""
-        return "+".join(dict.fromkeys(layout.id for layout in self.layouts))
+        """The layers' layouts as one text, runs counted: part of every block's identity."""
+        runs = itertools.groupby(layout.id for layout in self.layouts)
+        return "+".join(f"{len(list(run))}x{layout_id}" for layout_id, run in runs)
 
     @property
     def block_bytes(self) -> int:

@@ -6,7 +6,6 @@ Values (slots, table entries, lengths) are checked by the implementation that re
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -16,6 +15,8 @@ from deepseek_flash_cache.layout import Layout
 from deepseek_flash_cache.layout.page import MAX_HEAD_SIZE
 
 COMPUTE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+LEAST, MOST = 1e-30, 1e30  # of scales: their products with data stay finite and non-zero in fp32
+LEAST_SOFTCAP, MOST_SOFTCAP = 1e-3, 1e6
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 LAST_CONTIGUOUS = "contiguous in the last dimension"
 
@@ -36,7 +37,7 @@ def check_cache(cache: Tensor, layout: Layout, name: str = "cache") -> None:
 def check_scales(dtype: torch.dtype, **scales: float) -> None:
     """Scales are positive and finite, and 1 unless the storage is fp8."""
     for name, scale in scales.items():
-        require(math.isfinite(scale) and scale > 0, name, scale, "positive and finite")
+        require(LEAST < scale < MOST, name, scale, f"positive and finite, in ({LEAST}, {MOST})")
         unused = scale == 1.0 or dtype in FP8_DTYPES
         require(unused, name, scale, f"1.0 for {dtype} storage; scales belong to fp8")
 
@@ -186,10 +187,11 @@ def _check_table(block_table: Tensor, batch: int, keys: Tensor) -> None:
 
 
 def check_mask(softmax_scale: float, window_left: int, window_right: int, softcap: float) -> None:
-    require(math.isfinite(softmax_scale), "softmax_scale", softmax_scale, "finite")
-    require(window_left >= -1, "window_left", window_left, "-1 (no limit) or a number of tokens")
-    require(window_right >= -1, "window_right", window_right, "-1 (no limit) or a number of tokens")
-    require(math.isfinite(softcap) and softcap >= 0, "softcap", softcap, "0 (off) or positive")
+    require(abs(softmax_scale) < MOST, "softmax_scale", softmax_scale, f"finite, in (-{MOST}, {MOST})")
+    for name, window in (("window_left", window_left), ("window_right", window_right)):
+        require(-1 <= window < 2**31, name, window, "-1 (no limit) or a number of tokens below 2^31")
+    usable = softcap == 0 or LEAST_SOFTCAP <= softcap <= MOST_SOFTCAP
+    require(usable, "softcap", softcap, f"0 (off) or in [{LEAST_SOFTCAP}, {MOST_SOFTCAP}]")
 
 
 def check_results(query: Tensor, out: Tensor, lse: Tensor | None, head_size_v: int) -> None:

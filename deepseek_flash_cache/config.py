@@ -52,13 +52,15 @@ class LayoutPolicy:
         Longest context, in tokens, that "auto" serves with 32-token pages.
     shallow_layers : int
         Number of first layers that "auto" gives 32-row tiles.
+    tile_format : "auto", "linear", "paired" or "swizzle"
+        "auto": what the device's kernels read fastest: "paired" for bf16 on CPUs, "swizzle" on GPUs, else "linear".
     """
 
     block_size: BlockSize = "auto"
     short_context: int = 1024
     shallow_layers: int = 2
     tile_order: TileOrder = "row"
-    tile_format: TileFormat = "linear"
+    tile_format: TileFormat | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZE_CHOICES:
@@ -83,13 +85,20 @@ class LayoutPolicy:
             )
         return self.block_size
 
-    def layouts(self, shape: ModelShape) -> list[Layout]:
-        """One layout per layer, all with equal `page_tokens`."""
-        page = self.page_tokens(shape)
+    def layouts(self, shape: ModelShape, device: torch.device | str = "cpu") -> list[Layout]:
+        """One layout per layer, all with equal `page_tokens`, for pools on `device`."""
+        page, tile_format = self.page_tokens(shape), self._tile_format(shape, torch.device(device))
         sizes = [self.layer_block_size(shape, layer) for layer in range(shape.num_layers)]
-        return [self._layout(shape, size, page // size) for size in sizes]
+        return [self._layout(shape, size, page // size, tile_format) for size in sizes]
 
-    def _layout(self, shape: ModelShape, block_size: int, extent: int) -> Layout:
+    def _tile_format(self, shape: ModelShape, device: torch.device) -> TileFormat:
+        if self.tile_format != "auto":
+            return self.tile_format
+        if device.type == "cuda":
+            return "swizzle"
+        return "paired" if shape.dtype == torch.bfloat16 else "linear"
+
+    def _layout(self, shape: ModelShape, block_size: int, extent: int, tile_format: TileFormat) -> Layout:
         return Layout(
             shape.dtype,
             shape.num_kv_heads,
@@ -98,5 +107,5 @@ class LayoutPolicy:
             block_size,
             extent,
             self.tile_order,
-            self.tile_format,
+            tile_format,
         )

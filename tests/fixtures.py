@@ -20,6 +20,10 @@ HEAD_SIZES = ((32, 32), (64, 64), (80, 80), (96, 96), (112, 112), (128, 128), (1
 GROUPS = (1, 4, 8)
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, *FP8)
+# Storage types with every tile format each may have
+KINDS = [(dtype, tile_format) for dtype in DTYPES for tile_format in ("linear", "swizzle")] + [
+    (torch.bfloat16, "paired")
+]
 RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 NAN, ZERO = -1, 0  # raw fillings: all bits set is a NaN in every storage type
 HUGE = 2**31 - 1
@@ -142,6 +146,7 @@ def exact_attention(
     return out, lse
 
 
-def assert_close(got: Tensor, exact: Tensor, dtype: torch.dtype | None = None) -> None:
-    atol, rtol = TOLERANCE[dtype or got.dtype]
+def assert_close(got: Tensor, exact: Tensor, dtype: torch.dtype | None = None, atol: float = 0.0) -> None:
+    least, rtol = TOLERANCE[dtype or got.dtype]
+    atol = max(atol, least)
     torch.testing.assert_close(got.double(), exact, atol=atol, rtol=rtol)

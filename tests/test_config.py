@@ -21,8 +21,8 @@ SHAPES = st.builds(
 )
 
 
-def model(context_length=8192, head_size=128, head_size_v=None):
-    return ModelShape(4, 8, head_size, context_length, torch.bfloat16, head_size_v)
+def model(context_length=8192, head_size=128, head_size_v=None, dtype=torch.bfloat16):
+    return ModelShape(4, 8, head_size, context_length, dtype, head_size_v)
 
 
 def sizes(policy, shape):
@@ -70,6 +70,15 @@ def test_an_unknown_block_size_is_refused_at_construction(block_size):
 def test_the_policy_passes_tile_order_and_format_on():
     layout = LayoutPolicy(tile_order="zorder", tile_format="swizzle").layouts(model())[0]
     assert (layout.tile_order, layout.tile_format) == ("zorder", "swizzle")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "tile_format"),
+    [(torch.float32, "cpu", "linear"), (torch.bfloat16, "cpu", "paired"), (torch.bfloat16, "cuda", "swizzle")],
+)
+def test_auto_picks_the_tile_format_of_the_device(dtype, device, tile_format):
+    layouts = LayoutPolicy().layouts(model(dtype=dtype), device)
+    assert {layout.tile_format for layout in layouts} == {tile_format}
 
 
 @given(SHAPES, st.sampled_from(BLOCK_SIZE_CHOICES))

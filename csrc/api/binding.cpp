@@ -109,9 +109,9 @@ void define_layout(py::module_& m) {
     return [field](const PyLayout& self) { return self.storage.layout.*field; };
   };
   py::class_<PyLayout>(m, "Layout")
-      .def(py::init<int, Offset, Offset, Offset, Offset, Offset, bool, bool>(), py::arg("dtype"),
+      .def(py::init<int, Offset, Offset, Offset, Offset, Offset, bool, int>(), py::arg("dtype"),
            py::arg("num_kv_heads"), py::arg("head_size"), py::arg("head_size_v"), py::arg("block_size"),
-           py::arg("extent"), py::arg("zorder"), py::arg("swizzle"))
+           py::arg("extent"), py::arg("zorder"), py::arg("format"))
       .def_property_readonly("row_bytes", size(&Layout::row_bytes))
       .def_property_readonly("tile_columns", size(&Layout::tile_columns))
       .def_property_readonly("tile_elements", size(&Layout::tile_elements))

@@ -35,14 +35,15 @@ Offset item_bytes(int dtype) {
 class PyLayout {
  public:
   PyLayout(int dtype, Offset heads, Offset head_size, Offset head_size_v, Offset block_size, Offset extent, bool zorder,
-           bool swizzle) {
+           int format) {
     const bool valid = dtype >= 0 && dtype < kNumDtypes && heads > 0 && extent > 0 && head_size > 0 &&
                        head_size <= 1024 && head_size_v > 0 && head_size_v <= 1024 &&
                        (block_size == 32 || block_size == 64) && head_size * item_bytes(dtype) % kChunkBytes == 0 &&
                        head_size_v * item_bytes(dtype) % kChunkBytes == 0;
-    if (!valid)
+    if (!valid || format < 0 || format > 2)
       throw py::value_error("layout: these sizes are not accepted; build it from deepseek_flash_cache.layout");
-    const LayoutSpec spec{item_bytes(dtype), heads, head_size, head_size_v, block_size, extent, zorder, swizzle};
+    const LayoutSpec spec{item_bytes(dtype), heads,  head_size, head_size_v,
+                          block_size,        extent, zorder,    static_cast<TileFormat>(format)};
     storage.layout = make_layout(spec);
     storage.dtype = static_cast<Dtype>(dtype);
     storage.k_tile = fill(k_tile_, Part::kKey);

@@ -45,9 +45,7 @@ void append_part(const AppendParams& params, Part part, Offset head) {
       row = quantised;
     }
     char* run = static_cast<char*>(params.cache) + layout.run_offset(slot / layout.page_tokens, head);
-    for_each_piece(storage, part, slot % layout.page_tokens, [&](Offset byte, Offset target, Offset bytes) {
-      std::memcpy(run + target, row + byte, static_cast<size_t>(bytes));
-    });
+    store_row(storage, part, slot % layout.page_tokens, row, run);
   }
 }
 

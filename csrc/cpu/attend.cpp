@@ -163,7 +163,7 @@ int attend(const AttendParams& params, Status& status) {
   if (int code = check_ragged(params, status)) return code;
   const Kernels* kernels = chosen_kernels(status);
   if (kernels == nullptr) return status.code;
-  if (params.storage.layout.spec.swizzle)
+  if (params.storage.layout.spec.format == TileFormat::kSwizzle)
     return fail(status, kUnsupported, "attend: swizzled tiles are for CUDA pools");
   try {
     return run(params, make_plan(params), *kernels, status);

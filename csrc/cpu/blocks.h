@@ -21,6 +21,7 @@ struct Scratch {
   float* ones;  // [rows]
   float* keys;  // transposed [depth, kStepKeys], or kLanes rows as in a tile
   float* values;  // [kStepKeys, width]
+  float* weights;  // [rows, kStepKeys] of 16-bit weights
   float* gathered_keys;  // [kStepKeys, tile_columns] of plain rows that cannot be read where they are, as stored
   float* gathered_values;
   Offset floats;
@@ -45,6 +46,7 @@ struct Scratch {
     scratch.ones = take(rows);
     scratch.keys = take(depth * kStepKeys);
     scratch.values = take(kStepKeys * width);
+    scratch.weights = take(rows * kStepKeys / 2);
     scratch.gathered_keys = take(gathered);
     scratch.gathered_values = take(gathered);
     scratch.floats = used;
@@ -144,6 +146,19 @@ DFC_INLINE Block<T> find_block(const AttendParams& params, const Unit& unit, con
   block.first = larger(base, unit.key_begin - step);
   block.last = smaller(base + size, unit.key_end - step);
   return block;
+}
+
+// The one or two blocks of a step that hold keys of the unit; returns how many.
+template <class T>
+DFC_INLINE int find_blocks(const AttendParams& params, const Unit& unit, const Scratch& scratch, Offset step,
+                           Block<T> (&blocks)[2]) {
+  const Offset size = params.storage.layout.spec.block_size;
+  int count = 0;
+  for (Offset base = 0; base < kStepKeys; base += size) {
+    if (step + base >= unit.key_end || step + base + size <= unit.key_begin) continue;
+    blocks[count++] = find_block<T>(params, unit, scratch, step, base);
+  }
+  return count;
 }
 
 }  // namespace DFC_ISA

@@ -20,9 +20,7 @@ void unpack_part(const UnpackParams& params, Part part, Offset head) {
     const Offset page = token / layout.page_tokens;
     const char* run = static_cast<const char*>(params.pages) + layout.run_offset(page, head);
     char* row = rows.data + (token * rows.token_stride + head * rows.head_stride) * layout.spec.item_bytes;
-    for_each_piece(params.storage, part, token % layout.page_tokens, [&](Offset byte, Offset source, Offset bytes) {
-      std::memcpy(row + byte, run + source, static_cast<size_t>(bytes));
-    });
+    load_row(params.storage, part, token % layout.page_tokens, run, row);
   }
 }
 

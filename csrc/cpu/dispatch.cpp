@@ -15,25 +15,27 @@ DFC_DECLARE_LEVEL(isa_portable)
 #ifdef DFC_X86
 DFC_DECLARE_LEVEL(isa_avx2)
 DFC_DECLARE_LEVEL(isa_avx512)
+DFC_DECLARE_LEVEL(isa_avx512_bf16)
 #endif
 
 namespace {
 
 struct Usable {
-  const Kernels* levels[3];
+  const Kernels* levels[4];
   int count = 0;
 
   Usable() {
     levels[count++] = &isa_portable::kernels;
 #ifdef DFC_X86
     __builtin_cpu_init();
-    // What each level is compiled for: -mavx2 -mfma -mf16c, and x86-64-v4.
+    // What each level is compiled for, see ISA_FLAGS in setup.py.
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                         __builtin_cpu_supports("avx512vl");
     if (avx2) levels[count++] = &isa_avx2::kernels;
     if (avx2 && avx512) levels[count++] = &isa_avx512::kernels;
+    if (avx2 && avx512 && __builtin_cpu_supports("avx512bf16")) levels[count++] = &isa_avx512_bf16::kernels;
 #endif
   }
 };

@@ -2,6 +2,7 @@
 // see kernels.h. fp32 throughout; K and V are widened as they are read.
 #include "cpu/kernels.h"
 
+#include "cpu/bf16_steps.h"
 #include "cpu/steps.h"
 
 namespace dfc {
@@ -101,7 +102,7 @@ static void add_block(const Layout& layout, const Block<T>& block, const Scratch
   const typename T::Item* columns[kMaxColumns / kLanes];
   for (Offset column = 0; column < width; column += kLanes) {
     const Offset tile = block.v_tile[column / layout.tile_columns];
-    columns[column / kLanes] = block.values + tile + column % layout.tile_columns;
+    columns[column / kLanes] = block.values + tile + column % layout.tile_columns * kValueStep<T>;
   }
   const Values<T> values{columns, block.value_stride, block.base, block.first, block.last};
   if (rows <= kRows || sizeof(typename T::Item) == sizeof(float)) {
@@ -112,40 +113,40 @@ static void add_block(const Layout& layout, const Block<T>& block, const Scratch
     float* target = scratch.values + vector * kLanes;
     wide[vector] = target;
     for (Offset key = block.first; key < block.last; ++key) {
-      store(target + key * width, T::load(columns[vector] + (key - block.base) * block.value_stride));
+      store(target + key * width, load_value<T>(columns[vector], key - block.base, block.value_stride));
     }
   }
   const Values<Fp32> widened{wide, width, 0, block.first, block.last};
   for_row_tiles(rows, ValueRows<Fp32>{scratch, widened, alpha, width});
 }
 
-template <class T>
-static void attend_step(const AttendParams& params, const Unit& unit, Offset step, const Scratch& scratch) {
-  const Layout& layout = params.storage.layout;
-  const Offset rows = unit.row_count, depth = layout.spec.head_size, size = layout.spec.block_size;
-  const bool direct = rows <= kDirectRows && depth % kLanes == 0;
-  Block<T> blocks[2];
-  int count = 0;
-  for (Offset base = 0; base < kStepKeys; base += size) {
-    if (step + base >= unit.key_end || step + base + size <= unit.key_begin) continue;
-    blocks[count++] = find_block<T>(params, unit, scratch, step, base);
-  }
-  for (int i = 0; i < count; ++i) {
-    if (direct) score_directly(layout, blocks[i], rows, scratch);
-    if (!direct) transpose_keys(layout, blocks[i], scratch.keys);
-  }
-  if (!direct) for_row_tiles(rows, ScoreRows{scratch, depth, blocks[0].first, blocks[count - 1].last});
-
-  const Offset group = params.num_heads / layout.spec.num_kv_heads;
+// scores -> weights, for the keys of one step; scratch.alpha is the factor of what was summed before.
+static void softmax_step(const AttendParams& params, const Unit& unit, Offset step, const Scratch& scratch) {
+  const Offset group = params.num_heads / params.storage.layout.spec.num_kv_heads;
   const Offset kv_len = params.kv_lens[unit.sequence];
   const Offset q_len = params.cu_seqlens_q[unit.sequence + 1] - params.cu_seqlens_q[unit.sequence];
-  for (Offset r = 0; r < rows; ++r) {
+  for (Offset r = 0; r < unit.row_count; ++r) {
     const KeyRange visible = visible_keys(params, q_len, kv_len, (unit.row_begin + r) / group);
     const KeyRange range{larger(visible.begin, unit.key_begin) - step, smaller(visible.end, unit.key_end) - step};
     update_softmax(scratch.scores + r * kStepKeys, range, params.softcap * kLog2e, scratch.maximum + r,
                    scratch.sum + r * kLanes, scratch.alpha + r);
   }
-  for (Offset r = 0; r < rows; r += kLanes) store(scratch.alpha + r, exp2(load(scratch.alpha + r)));
+  for (Offset r = 0; r < unit.row_count; r += kLanes) store(scratch.alpha + r, exp2(load(scratch.alpha + r)));
+}
+
+template <class T>
+static void attend_step(const AttendParams& params, const Unit& unit, Offset step, const Scratch& scratch) {
+  const Layout& layout = params.storage.layout;
+  const Offset rows = unit.row_count, depth = layout.spec.head_size;
+  const bool direct = rows <= kDirectRows && depth % kLanes == 0;
+  Block<T> blocks[2];
+  const int count = find_blocks(params, unit, scratch, step, blocks);
+  for (int i = 0; i < count; ++i) {
+    if (direct) score_directly(layout, blocks[i], rows, scratch);
+    if (!direct) transpose_keys(layout, blocks[i], scratch.keys);
+  }
+  if (!direct) for_row_tiles(rows, ScoreRows{scratch, depth, blocks[0].first, blocks[count - 1].last});
+  softmax_step(params, unit, step, scratch);
   for (int i = 0; i < count; ++i) add_block(layout, blocks[i], scratch, rows, i == 0 ? scratch.alpha : scratch.ones);
 }
 
@@ -160,9 +161,18 @@ static void attend_unit(const AttendParams& params, const Unit& unit, const Part
     scratch.ones[r] = 1.0f;
   }
   const float scale = params.softmax_scale * params.k_scale;
-  load_query(params, unit, params.softcap > 0 ? scale / params.softcap : scale * kLog2e, scratch.q);
-  for (Offset step = unit.key_begin / kStepKeys * kStepKeys; step < unit.key_end; step += kStepKeys) {
-    attend_step<T>(params, unit, step, scratch);
+  const float factor = params.softcap > 0 ? scale / params.softcap : scale * kLog2e;
+  const Offset first = unit.key_begin / kStepKeys * kStepKeys;
+  if (uses_dot_products<T>(params)) {
+    copy_query(params, unit, scratch);
+    for (Offset step = first; step < unit.key_end; step += kStepKeys) {
+      score_pairs(params, unit, step, factor, scratch);
+      softmax_step(params, unit, step, scratch);
+      add_pairs(params, unit, step, scratch);
+    }
+  } else {
+    load_query(params, unit, factor, scratch.q);
+    for (Offset step = first; step < unit.key_end; step += kStepKeys) attend_step<T>(params, unit, step, scratch);
   }
   for (Offset r = 0; r < unit.row_count; ++r) {
     const float sum = sum_lanes(load(scratch.sum + r * kLanes));
@@ -198,10 +208,15 @@ static void combine(const AttendParams& params, const Unit& unit, const Partials
   }
 }
 
+static void attend_bf16(const AttendParams& params, const Unit& unit, const Partials& partials, char* memory) {
+  const bool paired = params.storage.layout.spec.format == TileFormat::kPaired;
+  (paired ? attend_unit<Bf16Paired> : attend_unit<Bf16>)(params, unit, partials, memory);
+}
+
 extern const Kernels kernels;
 const Kernels kernels = {
     DFC_ISA_NAME,  accumulator_width,
-    scratch_bytes, {attend_unit<Fp32>, attend_unit<Fp16>, attend_unit<Bf16>, attend_unit<E4m3>, attend_unit<E5m2>},
+    scratch_bytes, {attend_unit<Fp32>, attend_unit<Fp16>, attend_bf16, attend_unit<E4m3>, attend_unit<E5m2>},
     combine,
 };
 

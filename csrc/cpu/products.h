@@ -33,7 +33,7 @@ static void multiply_keys(const float* q, Offset depth, const float* keys, Offse
   }
 }
 
-// Rows of V for keys [first, last) of a step: vector j of key i lies at columns[j] + (i - base) * stride.
+// Rows of V for keys [first, last) of a step: vector j of key i is load_value(columns[j], i - base, stride).
 template <class T>
 struct Values {
   const typename T::Item* const* columns;
@@ -52,7 +52,7 @@ static void add_panel(const float* weights, const Values<T>& values, Offset vect
   }
   for (Offset key = values.first; key < values.last; ++key) {
     Vec value[N];
-    DFC_UNROLL for (int n = 0; n < N; ++n) value[n] = T::load(source[n] + (key - values.base) * values.stride);
+    DFC_UNROLL for (int n = 0; n < N; ++n) value[n] = load_value<T>(source[n], key - values.base, values.stride);
     DFC_UNROLL for (int m = 0; m < M; ++m) {
       DFC_UNROLL for (int n = 0; n < N; ++n) sum[m][n] += weights[m * kStepKeys + key] * value[n];
     }

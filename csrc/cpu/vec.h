@@ -148,6 +148,27 @@ struct E4m3 {
   }
 };
 
+// Bf16 in "paired" tiles: in V, rows 2i and 2i + 1 are interleaved, so a column takes two places.
+struct Bf16Paired : Bf16 {};
+
+// Elements from one column of a V tile row to the next.
+template <class T>
+constexpr Offset kValueStep = 1;
+template <>
+constexpr Offset kValueStep<Bf16Paired> = 2;
+
+// kLanes columns of row `row` of V; `column` is where the first lies in row 0 of the tile.
+template <class T>
+DFC_INLINE Vec load_value(const typename T::Item* column, Offset row, Offset stride) {
+  return T::load(column + row * stride);
+}
+
+template <>
+inline __attribute__((always_inline)) Vec load_value<Bf16Paired>(const uint16_t* column, Offset row, Offset stride) {
+  const Bits pair = read_as<Bits>(column + row / 2 * 2 * stride);
+  return (Vec)(row % 2 ? pair & 0xffff0000u : pair << 16);
+}
+
 template <class T>
 DFC_INLINE Vec load_some(const typename T::Item* source, Offset count) {  // count < kLanes; the rest is zero
   typename T::Item padded[kLanes] = {};

@@ -14,7 +14,8 @@ enum class Part : int { kKey = 0, kValue = 1 };
 
 struct LayoutSpec {
   Offset item_bytes, num_kv_heads, head_size, head_size_v, block_size, extent;
-  bool zorder, swizzle;
+  bool zorder;
+  TileFormat format;
 };
 
 // Plain data, so that it can be a kernel argument; the sizes after `spec` are computed once by make_layout.
@@ -38,16 +39,24 @@ struct Layout {
     return first + zorder_rank(Cell{token_block, column_tile}, spec.extent, tiles);
   }
 
-  // Bytes from the start of a tile to 16-byte chunk `chunk` of row `row`.
+  // Are rows 2i and 2i + 1 of this part's tiles interleaved? Then a row has no contiguous pieces.
+  DFC_HOST_DEVICE constexpr bool is_paired(Part part) const {
+    return spec.format == TileFormat::kPaired && part == Part::kValue;
+  }
+
+  // Bytes from the start of a tile to 16-byte chunk `chunk` of row `row`; not for paired parts.
   DFC_HOST_DEVICE constexpr Offset chunk_offset(Offset row, Offset chunk) const {
-    return row * row_bytes + (spec.swizzle ? swizzled_chunk(row, chunk, row_bytes) : chunk) * kChunkBytes;
+    return row * row_bytes +
+           (spec.format == TileFormat::kSwizzle ? swizzled_chunk(row, chunk, row_bytes) : chunk) * kChunkBytes;
   }
 
   // Elements from the start of a head's run to (token of the page, column).
   DFC_HOST_DEVICE constexpr Offset element_offset(Part part, Offset token, Offset column) const {
     const Offset tile = tile_rank(part, token / spec.block_size, column / tile_columns);
+    const Offset row = token % spec.block_size;
+    if (is_paired(part)) return tile * tile_elements + paired_element(row, column % tile_columns, tile_columns);
     const Offset byte = column % tile_columns * spec.item_bytes;
-    const Offset chunk = chunk_offset(token % spec.block_size, byte / kChunkBytes);
+    const Offset chunk = chunk_offset(row, byte / kChunkBytes);
     return tile * tile_elements + (chunk + byte % kChunkBytes) / spec.item_bytes;
   }
 

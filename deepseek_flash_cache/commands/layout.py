@@ -117,7 +117,7 @@ def _ranks(layout: Layout, part: Part) -> list[list[int]]:
 
 def _swizzle(layout: Layout) -> list[list[int]]:
     chunks = range(layout.row_bytes // CHUNK_BYTES)
-    if layout.tile_format == "linear":
+    if layout.tile_format != "swizzle":
         return [list(chunks) for _ in range(SWIZZLE_ROWS)]
     return [[swizzled_chunk(row, chunk, layout.row_bytes) for chunk in chunks] for row in range(SWIZZLE_ROWS)]
 
@@ -132,7 +132,10 @@ def as_text(description: Description) -> Group:
         title = f"\nTile order, {part.upper()}: place of each tile in its head's run"
         parts += [title, _grid(description["tile_ranks"][part], "block", "column tile")]
     title = f"\nTile format {description['tile_format']}: where each {CHUNK_BYTES}-byte chunk of a row is stored"
-    return Group(*parts, title, _grid(description["swizzle"], "row", "chunk"))
+    parts += [title, _grid(description["swizzle"], "row", "chunk")]
+    if description["tile_format"] == "paired":
+        parts.append("V tiles instead: rows 2i and 2i + 1 are interleaved, element by element")
+    return Group(*parts)
 
 
 def _size_table(description: Description) -> Table:

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 import torch
 
-from deepseek_flash_cache.layout.tile import CHUNK_BYTES, TileFormat, swizzled_chunk, tile_row_bytes
+from deepseek_flash_cache.layout.tile import CHUNK_BYTES, TileFormat, paired_element, swizzled_chunk, tile_row_bytes
 from deepseek_flash_cache.layout.zorder import TileOrder, zorder_cell, zorder_rank
 
 Part = Literal["k", "v"]
@@ -24,7 +24,7 @@ LAYOUT_VERSION = 1
 BLOCK_SIZES = (32, 64)
 POOL_EXTENTS = (1, 2, 4)
 TILE_ORDERS: tuple[TileOrder, ...] = ("row", "zorder")
-TILE_FORMATS: tuple[TileFormat, ...] = ("linear", "swizzle")
+TILE_FORMATS: tuple[TileFormat, ...] = ("linear", "paired", "swizzle")
 MAX_HEAD_SIZE = 1024
 DTYPE_NAMES: dict[torch.dtype, str] = {
     torch.float32: "fp32",
@@ -61,8 +61,8 @@ class Layout:
         Blocks per page. Pools take 1, 2 or 4; any value makes a whole linear cache one page.
     tile_order : "row" or "zorder"
         Order of the tiles within a page and part. Both coincide with extent 1.
-    tile_format : "linear" or "swizzle"
-        See `layout.tile`.
+    tile_format : "linear", "paired" or "swizzle"
+        See `layout.tile`; "paired" is for bfloat16.
 
     Raises
     ------
@@ -86,6 +86,8 @@ class Layout:
         _require(self.num_kv_heads >= 1, "num_kv_heads", self.num_kv_heads, "at least 1")
         _require(self.extent >= 1, "extent", self.extent, "at least 1")
         _require(self.block_size in BLOCK_SIZES, "block_size", self.block_size, f"one of {BLOCK_SIZES}")
+        pairs = self.tile_format != "paired" or self.dtype == torch.bfloat16
+        _require(pairs, "tile_format", self.tile_format, f"'linear' or 'swizzle' for {DTYPE_NAMES[self.dtype]}")
         step = CHUNK_BYTES // self.dtype.itemsize
         for name, size in (("head_size", self.head_size), ("head_size_v", self.head_size_v)):
             good = 0 < size <= MAX_HEAD_SIZE and size % step == 0
@@ -196,10 +198,12 @@ class Layout:
         token_block, row = divmod(token, self.block_size)
         column_tile, in_tile = divmod(column, self.tile_columns)
         tile = self.tile_rank(part, token_block, column_tile)
-        return tile * self.tile_elements + int(self._in_tile(row, in_tile))
+        return tile * self.tile_elements + int(self._in_tile(part, row, in_tile))
 
-    def _in_tile(self, row: Any, column: Any) -> Any:
+    def _in_tile(self, part: Part, row: Any, column: Any) -> Any:
         """Element offset of (row, column) within a tile; integers or tensors that broadcast."""
+        if self.tile_format == "paired" and part == "v":
+            return paired_element(row, column, self.tile_columns)
         step = CHUNK_BYTES // self.dtype.itemsize
         chunk = column // step
         if self.tile_format == "swizzle":
@@ -233,7 +237,7 @@ def _head_index(layout: Layout, part: Part, device: torch.device) -> torch.Tenso
     token = torch.arange(layout.page_tokens)[:, None]
     column = torch.arange(layout.columns(part))[None, :]
     tile = torch.tensor(ranks)[token // layout.block_size * tiles_per_row + column // layout.tile_columns]
-    in_tile = layout._in_tile(token % layout.block_size, column % layout.tile_columns)
+    in_tile = layout._in_tile(part, token % layout.block_size, column % layout.tile_columns)
     index: torch.Tensor = tile * layout.tile_elements + in_tile
     return index.to(device)
 

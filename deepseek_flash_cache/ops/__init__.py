@@ -33,8 +33,8 @@ def backend(op: str, device: torch.device | str, layout: Layout) -> str:
         return "C++"
     if op != "attend":
         return f"C++ ({_C.isa()})"
-    if layout.tile_format != "linear":
-        return f"spec (PyTorch): {layout.tile_format} tiles are for CUDA pools; the CPU kernels read linear ones"
+    if layout.tile_format == "swizzle":
+        return "spec (PyTorch): swizzled tiles are for CUDA pools; the CPU kernels read linear and paired ones"
     return f"C++ ({_C.isa()}); spec where statistics (top_tokens > 0) are asked for"
 
 
@@ -57,6 +57,8 @@ def append(
 def _results(query: Tensor, columns: int, out: Tensor | None, return_lse: bool) -> tuple[Tensor, Tensor | None]:
     """Where the results go."""
     require(query.dim() == 3, "query shape", tuple(query.shape), "[tokens, heads, head_size]")
+    if query.requires_grad and torch.is_grad_enabled():
+        raise ValueError("query: needs gradients, and these operations have none; call them under torch.no_grad()")
     total, heads = query.shape[0], query.shape[1]
     out = query.new_empty(total, heads, columns) if out is None else out
     return out, query.new_empty(heads, total, dtype=torch.float32) if return_lse else None

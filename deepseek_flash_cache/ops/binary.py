@@ -22,7 +22,8 @@ if os.environ.get("DFC_FORCE_SPEC") != "1":
         why_no_binary = f"deepseek_flash_cache._C cannot be imported ({error}); build it with {BUILD_COMMAND}"
         warnings.warn(f"running the plain PyTorch specification, which is slow: {why_no_binary}", stacklevel=2)
 
-# Numbers of csrc/api/params.h
+# Numbers of csrc/api/params.h and csrc/layout/tile.h
+FORMAT_CODES = {"linear": 0, "paired": 1, "swizzle": 2}
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 DTYPE_CODES = {dtype: code for code, dtype in enumerate(DTYPES)}
 
@@ -32,5 +33,5 @@ def compiled(layout_id: str) -> Any:
     """The `_C.Layout` that mirrors `Layout.parse(layout_id)`."""
     layout = Layout.parse(layout_id)
     sizes = (layout.num_kv_heads, layout.head_size, layout.head_size_v, layout.block_size, layout.extent)
-    zorder, swizzle = layout.tile_order == "zorder", layout.tile_format == "swizzle"
-    return _C.Layout(DTYPE_CODES[layout.dtype], *sizes, zorder, swizzle)
+    zorder, tile_format = layout.tile_order == "zorder", FORMAT_CODES[layout.tile_format]
+    return _C.Layout(DTYPE_CODES[layout.dtype], *sizes, zorder, tile_format)

@@ -116,7 +116,7 @@ def _call(a: Any) -> tuple[Any, ...]:
 def attend(*arguments: Any) -> None:
     a = reference.Attend(*arguments)
     layout = Layout.parse(a.layout)
-    if _C is None or a.top_tokens > 0 or layout.tile_format != "linear":
+    if _C is None or a.top_tokens > 0 or layout.tile_format == "swizzle":
         reference.attend(*arguments)
         return
     tensors = a.query, a.cache, a.block_table, a.cu_seqlens_q, a.kv_lens, a.sinks, a.out, a.lse

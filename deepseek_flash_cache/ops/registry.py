@@ -15,7 +15,15 @@ from torch import Tensor
 from deepseek_flash_cache.ops import native, reference
 
 _library = torch.library.Library("dfc", "DEF")
-_register_fake = getattr(torch.library, "register_fake", None) or torch.library.impl_abstract  # torch < 2.4
+
+
+def _register_fake(name: str, fake: Callable[..., Any]) -> None:
+    """torch 2.4 says register_fake, 2.2 impl_abstract; 2.1 takes a Meta kernel."""
+    register = getattr(torch.library, "register_fake", None) or getattr(torch.library, "impl_abstract", None)
+    if register is None:
+        _library.impl(name, fake, "Meta")
+    else:
+        register(f"dfc::{name}")(fake)
 
 
 def _register(schema: str, cpu: Callable[..., Any], elsewhere: Callable[..., Any], fake: Any = None) -> None:
@@ -28,7 +36,7 @@ def _register(schema: str, cpu: Callable[..., Any], elsewhere: Callable[..., Any
     _library.define(schema)
     _library.impl(name, cpu, "CPU")
     _library.impl(name, elsewhere, "CompositeExplicitAutograd")
-    _register_fake(f"dfc::{name}", shapes)
+    _register_fake(name, shapes)
 
 
 _SCALES = "str layout, float k_scale, float v_scale"

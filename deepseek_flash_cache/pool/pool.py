@@ -39,46 +39,51 @@ class BlockPool:
         self._state = PoolState(block_size, bool(prefix_caching), blocks, index, counters)
 
     @property
+    def _settled(self) -> PoolState:
+        """The state as the outside must see it: abandoned sequences are freed."""
+        return self._state.settle()
+
+    @property
     def num_blocks(self) -> int:
         """All blocks: reserved + free + cached + used."""
-        return self._state.blocks.num_blocks
+        return self._settled.blocks.num_blocks
 
     @property
     def block_size(self) -> int:
-        return self._state.block_size
+        return self._settled.block_size
 
     @property
     def num_reserved(self) -> int:
         """Blocks never handed out. (Blocks promised by ``reserve`` are still free or cached.)"""
-        return self._state.blocks.reserved
+        return self._settled.blocks.reserved
 
     @property
     def num_free(self) -> int:
-        return len(self._state.blocks.free)
+        return len(self._settled.blocks.free)
 
     @property
     def num_cached(self) -> int:
         """Blocks that nobody holds but the prefix index keeps; evicted when free ones run out."""
-        return len(self._state.blocks.cached)
+        return len(self._settled.blocks.cached)
 
     @property
     def num_used(self) -> int:
-        return self._state.blocks.used
+        return self._settled.blocks.used
 
     @property
     def num_shared(self) -> int:
         """Used blocks that more than one sequence holds."""
-        return self._state.blocks.shared
+        return self._settled.blocks.shared
 
     @property
     def num_promised(self) -> int:
         """Blocks that open reservations have not drawn yet."""
-        return self._state.blocks.promised
+        return self._settled.blocks.promised
 
     @property
     def statistics(self) -> Counters:
         """A copy of the counters."""
-        return dataclasses.replace(self._state.counters)
+        return dataclasses.replace(self._settled.counters)
 
     def blocks_for(self, num_tokens: int) -> int:
         """Blocks that ``num_tokens`` tokens fill, the last one perhaps in part; 0 for 0."""
@@ -94,13 +99,13 @@ class BlockPool:
         total = self.blocks_for(num_tokens)
         reused = require_int("cached_tokens", cached_tokens, 0, num_tokens, "num_tokens") // self.block_size
         kept_back = self._watermark + min(reused, self.num_cached)
-        available = max(self._state.blocks.available - kept_back, 0)
-        return Admission(total - reused, available, self._state.blocks.capacity - self._watermark - reused)
+        available = max(self._settled.blocks.available - kept_back, 0)
+        return Admission(total - reused, available, self._settled.blocks.capacity - self._watermark - reused)
 
     def can_allocate(self, num_blocks: int) -> Admission:
         """Whether ``num_blocks`` blocks could be taken now, watermark or not."""
         needed = require_int("num_blocks", num_blocks, 0)
-        return Admission(needed, self._state.blocks.available, self._state.blocks.capacity)
+        return Admission(needed, self._settled.blocks.available, self._settled.blocks.capacity)
 
     def reserve(self, num_blocks: int) -> Reservation:
         """Promise ``num_blocks`` blocks to the sequences opened with the result; close it to end the promise.
@@ -109,9 +114,9 @@ class BlockPool:
         """
         admission = self.can_allocate(num_blocks)
         if not admission:
-            self._state.counters.exhausted += 1
+            self._settled.counters.exhausted += 1
             raise PoolExhausted(admission)
-        return Reservation(self._state.blocks, admission.needed, self._state.reservations)
+        return Reservation(self._settled.blocks, admission.needed, self._settled.reservations)
 
     def open(
         self, identity: CacheIdentity, *, reservation: Reservation | None = None, resumed: bool = False
@@ -123,29 +128,29 @@ class BlockPool:
         """
         if not isinstance(identity, CacheIdentity):
             raise ValueError(f"identity must be a CacheIdentity, got {identity!r}")
-        if reservation is not None and reservation not in self._state.reservations:
+        if reservation is not None and reservation not in self._settled.reservations:
             raise ValueError(f"reservation must be an open one of this pool, got {reservation!r}")
-        return Sequence(self._state, KeyChain(identity, self.block_size), reservation, counted=resumed)
+        return Sequence(self._settled, KeyChain(identity, self.block_size), reservation, counted=resumed)
 
     def key_of(self, block: int) -> bytes | None:
         """The digest under which ``block`` is published, the full key that tiers must use; None if it is not."""
-        key = self._state.index.key_of.get(require_int("block", block, 0, self.num_blocks - 1))
+        key = self._settled.index.key_of.get(require_int("block", block, 0, self.num_blocks - 1))
         return None if key is None else key.digest
 
     def clear_prefix_cache(self) -> int:
         """Withdraw every published block, held ones too; returns how many."""
-        published = list(self._state.index.key_of)
+        published = list(self._settled.index.key_of)
         for block in published:
-            self._state.blocks.forget(block)
+            self._settled.blocks.forget(block)
         return len(published)
 
     def check(self) -> None:
         """Recount everything; PoolCorruption names the violated invariant."""
-        audit.check(self._state)
+        audit.check(self._settled)
 
     def check_idle(self) -> None:
         """``check``, and that no sequence holds a block and no promise is open: "leak detected" names the blocks."""
-        audit.check_idle(self._state)
+        audit.check_idle(self._settled)
 
     def __repr__(self) -> str:
         return (

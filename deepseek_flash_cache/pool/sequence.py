@@ -116,7 +116,7 @@ class Sequence:
         self._require_open()
         needed, copies = self._needed(require_int("num_tokens", num_tokens, 0))
         capacity = self._state.blocks.capacity - len(self.block_table) + copies
-        return Admission(needed, self._available(), capacity)
+        return Admission(needed, self._settled_available(), capacity)
 
     def append(self, num_tokens: int) -> Append:
         """Get slots (block * block_size + offset) for ``num_tokens`` more tokens.
@@ -131,7 +131,7 @@ class Sequence:
         if num_tokens.__class__ is not int or num_tokens < 0:
             num_tokens = require_int("num_tokens", num_tokens, 0)
         needed, copy = self._needed(num_tokens)
-        if needed and needed > self._available():
+        if needed > self._available() and needed > self._settled_available():
             self._state.counters.exhausted += 1
             raise PoolExhausted(self.can_append(num_tokens))
         start = self.num_tokens
@@ -250,6 +250,10 @@ class Sequence:
         self._freed = True
         self._state.sequences.discard(self)
 
+    def abandon(self) -> None:
+        """``free``, but at the pool's next operation: for finalizers, which may run in the middle of another one."""
+        self._state.abandoned.append(self)
+
     def _drop_blocks(self, kept: int) -> None:
         dropped = self.block_table[kept:]
         if not dropped:
@@ -263,6 +267,10 @@ class Sequence:
     def _available(self) -> int:
         promised = 0 if self._reservation is None else self._reservation.remaining
         return self._state.blocks.available + promised
+
+    def _settled_available(self) -> int:
+        self._state.settle()
+        return self._available()
 
     def _draw(self, count: int) -> None:
         if self._reservation is not None:

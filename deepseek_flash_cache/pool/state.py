@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,3 +24,10 @@ class PoolState:
     counters: Counters
     sequences: set[Sequence] = field(default_factory=set)  # every open one: the self-check counts their tables
     reservations: set[Reservation] = field(default_factory=set)
+    abandoned: deque[Sequence] = field(default_factory=deque)  # to be freed at the next operation
+
+    def settle(self) -> PoolState:
+        """Free what was abandoned. Returns itself."""
+        while self.abandoned:
+            self.abandoned.popleft().free()
+        return self

@@ -7,18 +7,17 @@ import torch
 
 from deepseek_flash_cache import ops
 from deepseek_flash_cache.layout import Layout
-from tests.fixtures import DTYPES
+from tests.fixtures import KINDS
 
 needs_binary = pytest.mark.skipif(ops._C is None, reason="the extension is not built")
 SIZES = [(64, 64), (128, 128), (192, 128), (576, 512), (256, 64)]
 NARROW = [(32, 32), (80, 80), (96, 96), (112, 112), (16, 48), (576, 512), (64, 64)]
 SHAPES = [(64, *sizes) for sizes in SIZES] + [(32, *sizes) for sizes in NARROW]
-KINDS = list(itertools.product(DTYPES, ("row", "zorder"), ("linear", "swizzle")))
 PARTS = ("k", "v")
 
 
 def layouts(block_size, head_size, head_size_v, extents=(1, 2, 4, 5)):
-    for (dtype, order, tile_format), extent in itertools.product(KINDS, extents):
+    for (dtype, tile_format), order, extent in itertools.product(KINDS, ("row", "zorder"), extents):
         yield Layout(dtype, 2, head_size, head_size_v, block_size, extent, order, tile_format)
 
 

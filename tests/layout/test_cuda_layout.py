@@ -26,7 +26,7 @@ class LayoutSpec(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("item", "heads", "head_size", "head_size_v", "block_size", "extent")),
         ("zorder", ctypes.c_bool),
-        ("swizzle", ctypes.c_bool),
+        ("format", ctypes.c_int),
     ]
 
 
@@ -84,7 +84,7 @@ def launch(cubin: Path, layout: Layout, addresses: torch.Tensor) -> None:
     call("cuModuleLoadData", ctypes.byref(module), cubin.read_bytes())
     call("cuModuleGetFunction", ctypes.byref(function), module, b"dfc_layout_addresses")
     sizes = (layout.num_kv_heads, layout.head_size, layout.head_size_v, layout.block_size, layout.extent)
-    flags = layout.tile_order == "zorder", layout.tile_format == "swizzle"
+    flags = layout.tile_order == "zorder", ("linear", "paired", "swizzle").index(layout.tile_format)
     values = (
         LayoutSpec(layout.dtype.itemsize, *sizes, *flags),
         ctypes.c_int64(BLOCK),

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from deepseek_flash_cache import ops, spec
-from tests.fixtures import DTYPES, FP8, compute_dtype, empty_cache, layout_of, raw, strided_rows
+from tests.fixtures import FP8, KINDS, compute_dtype, empty_cache, layout_of, raw, strided_rows
 
 LAYOUTS = [
     layout_of(dtype, 3, sizes, extent=extent, tile_order=order, tile_format=tile_format)
-    for dtype in DTYPES
+    for dtype, tile_format in KINDS
     for sizes in ((64, 64), (80, 112), (192, 128))
     for extent, order in ((1, "row"), (4, "zorder"))
-    for tile_format in ("linear", "swizzle")
 ]
 
 

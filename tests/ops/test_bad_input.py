@@ -58,11 +58,11 @@ def test_append(name, implementation):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf"), 1e-50, 1e39])
 @pytest.mark.parametrize("name", ["k_scale", "v_scale"])
 def test_scales(name, scale, implementation):
     arguments = append_arguments(FP8)
-    with pytest.raises(ValueError, match=rf"{name}: {scale} is not accepted; it must be positive and finite"):
+    with pytest.raises(ValueError, match=re.escape(f"{name}: {scale} is not accepted; it must be positive and finite")):
         implementation.append(**arguments, **{name: scale})
     assert (raw(arguments["cache"]) == 0xFF).all()
     case = hostile_cache(FP8, (65,), (1,))
@@ -97,6 +97,9 @@ BAD_ATTENDS = {
     "meta table": (lambda c: {"block_table": c.block_table.to("meta")}, "block_table device: meta"),
     "window": (lambda c: {"window_left": -2}, "window_left: -2"),
     "softcap": (lambda c: {"softcap": -1.0}, "softcap: -1.0"),
+    "tiny softcap": (lambda c: {"softcap": 1e-40}, "softcap: 1e-40"),
+    "endless window": (lambda c: {"window_right": 2**63 - 1, "causal": False}, "window_right: 9223372036854775807"),
+    "endless left window": (lambda c: {"window_left": 2**63 - 1}, "window_left: 9223372036854775807"),
     "softmax_scale": (lambda c: {"softmax_scale": float("nan")}, "softmax_scale: nan"),
     "sinks": (lambda c: {"sinks": torch.zeros(3)}, "sinks shape: (3,)"),
 }

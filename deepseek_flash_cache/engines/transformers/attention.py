@@ -9,23 +9,29 @@ from torch import Tensor
 
 from deepseek_flash_cache import ops
 from deepseek_flash_cache.engines.transformers.layer import CachedKeys
-from deepseek_flash_cache.engines.transformers.ragged import RaggedBatch
+from deepseek_flash_cache.engines.transformers.ragged import RaggedBatch, require_window_in_order
 from deepseek_flash_cache.layout import Layout, fitting_block_sizes
 
 
 def dfc_mask(
-    batch_size: int,
-    q_length: int | None = None,
-    kv_length: int = 0,
-    *args: Any,
+    *,
+    kv_length: int,
+    kv_offset: int = 0,
+    q_length: int = 0,
+    q_offset: int | Tensor = 0,
+    cache_position: Tensor | None = None,  # transformers 4.x: the query's columns
     attention_mask: Tensor | None = None,
     allow_is_causal_skip: bool = True,
     **kwargs: Any,
 ) -> Tensor | None:
     """The padding mask alone, bool [batch, kv_length], or None: causality and windows are the kernel's work.
 
-    ValueError where transformers lays another pattern over the causal one (packed sequences, image blocks, ...).
+    ValueError where transformers lays another pattern over the causal one (packed sequences, image blocks, ...), and
+    for caches that hold columns past the query (static ones).
     """
+    end = int(q_offset) + q_length if cache_position is None else int(cache_position[-1]) + 1
+    if end != kv_offset + kv_length:
+        raise ValueError(f"cache: holds {kv_length} columns for {end} tokens; static caches are not served by dfc")
     if not allow_is_causal_skip:
         raise ValueError("attention_mask: a pattern beyond causal, window and padding is not served by dfc; use sdpa")
     if attention_mask is None:
@@ -49,7 +55,7 @@ def dfc_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention over a `FlashCache`, or over plain K and V when there is none. Returns [B, Q, H, Dv] and None."""
-    _check_call(query, attention_mask, dropout, kwargs)
+    _check_call((query, key, value), attention_mask, dropout, kwargs)
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     options = {
         "softmax_scale": query.shape[-1] ** -0.5 if scaling is None else scaling,
@@ -59,18 +65,21 @@ def dfc_attention(
         "sinks": s_aux,
     }
     if isinstance(key, CachedKeys):
-        return key.layer.attend(query, key, value, attention_mask, options), None
+        return key.layer.attend(query, key, value, attention_mask, kwargs.get("position_ids"), options), None
     return _attend_linear(query, key, value, attention_mask, options), None
 
 
-def _check_call(query: Tensor, attention_mask: Tensor | None, dropout: float, kwargs: dict[str, Any]) -> None:
+def _check_call(
+    states: tuple[Tensor | CachedKeys, ...], attention_mask: Tensor | None, dropout: float, kwargs: dict[str, Any]
+) -> None:
     if attention_mask is not None and attention_mask.dim() != 2:
         shape = tuple(attention_mask.shape)
         raise ValueError(f"attention_mask: shape {shape} is not served by dfc; give a 2-D padding mask or use sdpa")
     if dropout:
         raise ValueError(f"dropout: {dropout} is not served by dfc, which is for inference; call model.eval()")
-    if query.requires_grad and torch.is_grad_enabled():
-        raise ValueError("query: needs gradients, and dfc is for inference; use torch.no_grad() or sdpa")
+    tensors = (state.new if isinstance(state, CachedKeys) else state for state in states)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        raise ValueError("query, key, value: need gradients, and dfc is for inference; use torch.no_grad() or sdpa")
     if kwargs.get("output_attentions"):
         raise ValueError("output_attentions: True is not served by dfc; use attn_implementation='eager'")
 
@@ -81,6 +90,11 @@ def _attend_linear(
     """Without our cache: pack K and V into blocks of their own and attend to those."""
     batch, num_kv_heads, kv_len, head_size = key.shape
     mask = attention_mask if attention_mask is not None else key.new_ones(batch, kv_len, dtype=torch.bool)
+    if mask.shape != (batch, kv_len):
+        raise ValueError(
+            f"attention_mask: shape {tuple(mask.shape)} does not fit the keys; it must be {[batch, kv_len]}"
+        )
+    require_window_in_order(mask, options["window_left"])
     block_size = max(fitting_block_sizes(head_size, value.shape[-1]))
     layout = Layout(key.dtype, num_kv_heads, head_size, value.shape[-1], block_size)
     keys, queries = RaggedBatch(mask), RaggedBatch(mask[:, kv_len - query.shape[2] :])

@@ -13,7 +13,13 @@ from transformers.cache_utils import Cache
 from deepseek_flash_cache.cache import KVPool
 from deepseek_flash_cache.config import LayoutPolicy
 from deepseek_flash_cache.engines.transformers.layer import FlashLayer
-from deepseek_flash_cache.engines.transformers.models import model_shape, text_config
+from deepseek_flash_cache.engines.transformers.models import (
+    config_digest,
+    model_shape,
+    require_fixed_positions,
+    require_served,
+)
+from deepseek_flash_cache.engines.transformers.ragged import is_left_padded
 from deepseek_flash_cache.engines.transformers.step import Step, append_rows
 from deepseek_flash_cache.pool import Adapter, CacheIdentity, Sequence
 
@@ -29,8 +35,9 @@ class FlashCache(Cache):  # type: ignore[misc]
     config : PretrainedConfig
         `model.config`. ValueError, by name, for a model that is not served.
     pool : KVPool, optional
-        From `model_pool(model)`, to share memory and prefixes between caches. Without it the cache makes a private
-        pool at the first forward, with `policy` and at most a quarter of the free memory.
+        From `model_pool(model)`, to share memory and prefixes between caches; ValueError if it is another model's.
+        Without it the cache makes a private pool at the first forward, with `policy` and at most a quarter of the
+        free memory.
     policy : LayoutPolicy, optional
         Block sizes and tile order of the private pool.
     memory_bytes : int, optional
@@ -51,16 +58,24 @@ class FlashCache(Cache):  # type: ignore[misc]
         tenant: tuple[str, ...] = (),
         adapter: Adapter | None = None,
     ) -> None:
-        self.config = text_config(config)
-        super().__init__(layers=[FlashLayer(self, index) for index in range(self.config.num_hidden_layers)])
-        self.pool = pool
-        self._policy, self._memory_bytes = policy, memory_bytes
+        require_served(config)
+        if pool is not None and pool.config_digest not in (b"", config_digest(config)):
+            raise ValueError("pool: belongs to another model than config; make one with model_pool(model)")
+        super().__init__(layers=[FlashLayer(self, index) for index in range(config.num_hidden_layers)])
+        self.config, self.pool = config, pool
+        self._policy, self._memory_bytes = policy, memory_bytes  # what a private pool is made with
         self._tenant, self._adapter = tenant, adapter
-        self._prompts: list[list[int]] = []
-        self._column_mask: Tensor | None = None  # bool [B, columns]: which columns hold tokens
-        self._step: Step | None = None
         self.sequences: list[Sequence] = []
-        self._finalizer = weakref.finalize(self, _free_all, self.sequences)
+        self._clear()
+        self._finalizer = weakref.finalize(self, _abandon_all, self.sequences)
+
+    def _clear(self) -> None:
+        self._prompts: list[list[int]] = []  # to be published once computed
+        self._computed: list[int] = []  # tokens of each row that all layers have
+        self._mask: Tensor | None = None  # bool [B, columns]: which columns hold tokens
+        self._step: Step | None = None
+        self._counts_from_zero = True  # are all tokens at the positions that the prefix index assumes?
+        self._set_columns(0)
 
     # The pool and its sequences
 
@@ -75,44 +90,78 @@ class FlashCache(Cache):  # type: ignore[misc]
         assert self.pool is not None
         identity = CacheIdentity(self.pool.layout_id, self.pool.model_digest, self._adapter, self._tenant)
         self.sequences.extend(self.pool.blocks.open(identity) for _ in range(batch))
+        self._computed = [0] * batch
 
     def _columns(self) -> int:
         columns: int = max(layer.columns for layer in self.layers)
         return columns
 
-    def step(self, layer: FlashLayer, keys: Tensor, attention_mask: Tensor | None) -> Step:
+    def _set_columns(self, columns: int) -> None:
+        for layer in self.layers:
+            layer.columns = columns
+
+    # One forward pass
+
+    def step(self, layer: FlashLayer, keys: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None) -> Step:
         """Where this forward's tokens go; made by the first layer, reused by the others.
 
-        PoolExhausted, with nothing kept, if the tokens do not fit.
+        PoolExhausted if the tokens do not fit, ValueError for a mask or positions that do not fit what is cached; the
+        cache is then as it was before the forward.
         """
-        batch, _, columns, _ = keys.shape
+        columns = keys.shape[2]
         if self._step is not None and self._step.end == layer.columns and self._step.columns == columns:
             return self._step
-        pool = self.pool_for(keys)
-        if not self.sequences:
-            self._open(batch)
-        mask = self._mask(batch, layer.columns, attention_mask, keys.device)
         try:
-            self._step = append_rows(pool, self.sequences, mask, columns)
+            self._step = self._make_step(keys, layer.columns, attention_mask, position_ids)
         except Exception:
             layer.columns -= columns
             raise
-        self._column_mask = mask
+        self._mask = self._step.mask
         return self._step
 
-    def _mask(self, batch: int, end: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
+    def _make_step(self, keys: Tensor, end: int, attention_mask: Tensor | None, position_ids: Tensor | None) -> Step:
+        batch, _, columns, _ = keys.shape
+        pool = self.pool_for(keys)
+        mask = self._full_mask(batch, end, attention_mask, keys.device)
+        if not self.sequences:
+            self._open(batch)
+        step = append_rows(pool, self.sequences, mask, columns)
+        if position_ids is None or not step.has_positions(position_ids):
+            self._require_own_positions(step)
+        return step
+
+    def _require_own_positions(self, step: Step) -> None:
+        """Tokens at other positions than the index assumes are never published, and never mixed with adopted ones."""
+        self._counts_from_zero = False
+        if any(row.num_committed for row in self.sequences):
+            for row, count in zip(self.sequences, step.rows.lengths.tolist(), strict=True):
+                row.rollback(min(count, row.num_tokens - row.num_committed))
+            raise ValueError(
+                "position_ids: do not count the tokens of each row from 0, as the reused prefix does; pass those that "
+                "generate makes from the attention mask, or do not call adopt_prefix"
+            )
+
+    def _full_mask(self, batch: int, end: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
         """bool [batch, end] for all columns, checked against what the rows hold already."""
-        mask = attention_mask
+        mask, rows = attention_mask, len(self.sequences) or batch
         if mask is None:
             mask = torch.ones(batch, end, dtype=torch.bool, device=device)
-        if batch != len(self.sequences) or mask.shape != (batch, end):
-            expected = f"[{len(self.sequences)}, {end}]"
-            shape = tuple(mask.shape)
+        if batch != rows or mask.shape != (batch, end):
+            shape, expected = tuple(mask.shape), f"[{rows}, {end}]"
             raise ValueError(f"attention_mask: shape {shape} does not fit this cache; it must be {expected}")
-        known = self._column_mask
+        known = self._mask
         if known is not None and not torch.equal(mask[:, : known.shape[1]], known):
             raise ValueError("attention_mask: the columns already in the cache changed; they must stay as they were")
         return mask
+
+    def finish(self, step: Step) -> None:
+        """All layers have this step's tokens: they count as computed, and registered prompts are published."""
+        self._computed = [max(*pair) for pair in zip(self._computed, step.kv_lens.tolist(), strict=True)]
+        if self._prompts and self._counts_from_zero:
+            for row, prompt, computed in zip(self.sequences, self._prompts, self._computed, strict=True):
+                row.commit(prompt[: max(computed, row.num_committed)])
+        if all(computed >= len(prompt) for computed, prompt in zip(self._computed, self._prompts, strict=False)):
+            self._prompts = []
 
     # Prefix reuse
 
@@ -122,40 +171,41 @@ class FlashCache(Cache):  # type: ignore[misc]
         input_ids, attention_mask : [batch, columns]. Returns the number of prompt tokens that need not be computed,
         over all rows. `generate` computes all rows from one column on, so a row may compute tokens again that it
         shares; they are not stored again. The prompts are published once computed. ValueError if the cache is in use
-        or has no shared pool.
+        or has no shared pool, or if the model's keys depend on more than tokens and positions.
         """
+        require_fixed_positions(self.config)
         if self.pool is None or self.sequences:
             state = "is in use already" if self.sequences else "has no pool; pass pool=model_pool(model)"
             raise ValueError(f"cache: {state}; adopt_prefix works on a new FlashCache with a shared pool")
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        if not bool((mask[:, :-1] <= mask[:, 1:]).all() and mask[:, -1].all()):
+        if not is_left_padded(mask) or not bool(mask[:, -1].all()):
             raise ValueError("attention_mask: must be left-padded (zeros, then ones up to the last column)")
         self._open(input_ids.shape[0])
         self._prompts = [ids[valid].tolist() for ids, valid in zip(input_ids, mask, strict=True)]
         paddings = (~mask).sum(dim=1).tolist()
-        rows = zip(self.sequences, self._prompts, paddings, strict=True)
-        start = min(padding + sequence.adopt_prefix(prompt) for sequence, prompt, padding in rows)
-        for layer in self.layers:
-            layer.columns = start
-        self._column_mask = mask[:, :start]
-        return int(self._column_mask.sum())
-
-    def publish_prompt(self) -> None:
-        """Publish the full blocks of the prompts given to `adopt_prefix`, as far as all layers have computed them."""
-        for sequence, prompt in zip(self.sequences, self._prompts, strict=False):
-            sequence.commit(prompt[: sequence.num_tokens])
-        if all(s.num_tokens >= len(p) for s, p in zip(self.sequences, self._prompts, strict=False)):
-            self._prompts = []
+        self._computed = [row.adopt_prefix(prompt) for row, prompt in zip(self.sequences, self._prompts, strict=True)]
+        start = min(padding + adopted for padding, adopted in zip(paddings, self._computed, strict=True))
+        self._set_columns(start)
+        self._mask = mask[:, :start]
+        return int(self._mask.sum())
 
     def commit(self, sequences: Rows[Rows[int]]) -> None:
         """Publish computed tokens for later turns: one list of token ids per row, without padding, from position 0.
 
-        Ids past what is computed (the last generated token) are left out.
+        What `generate` returned for a row may be given whole: the last token, which no layer has seen, is left out.
+        ValueError for other ids than were computed, as far as numbers tell (rows with padding are too long).
         """
+        require_fixed_positions(self.config)
         if len(sequences) != len(self.sequences):
             raise ValueError(f"sequences: {len(sequences)} rows given, the cache holds {len(self.sequences)}")
-        for row, token_ids in zip(self.sequences, sequences, strict=True):
-            row.commit(token_ids[: row.num_tokens])
+        for index, (token_ids, computed) in enumerate(zip(sequences, self._computed, strict=True)):
+            if len(token_ids) > computed + 1:
+                most = f"at most {computed + 1} are accepted: {computed} computed ones without padding, and the last"
+                raise ValueError(f"sequences[{index}]: {len(token_ids)} token ids given; {most}")
+        if not self._counts_from_zero:
+            raise ValueError("position_ids: of this cache's tokens did not count from 0, so they cannot be reused")
+        for row, token_ids, computed in zip(self.sequences, sequences, self._computed, strict=True):
+            row.commit(token_ids[:computed])
 
     # What generate does to a cache
 
@@ -164,14 +214,16 @@ class FlashCache(Cache):  # type: ignore[misc]
         columns = self._columns()
         removed = -tokens_to_remove if tokens_to_remove <= 0 else columns - tokens_to_remove
         removed = min(max(removed, 0), columns)
-        if removed == 0 or self._column_mask is None:
+        if removed == 0 or self._mask is None:
             return
-        self._column_mask = self._column_mask[:, : columns - removed]
-        for sequence, length in zip(self.sequences, self._column_mask.sum(dim=1).tolist(), strict=True):
-            sequence.rollback(max(0, sequence.num_tokens - length))
+        self._mask = self._mask[:, : columns - removed]
+        lengths = self._mask.sum(dim=1).tolist()
+        for row, length in zip(self.sequences, lengths, strict=True):
+            row.rollback(max(0, row.num_tokens - length))
+        self._computed = [min(pair) for pair in zip(self._computed, lengths, strict=True)]
+        self._prompts = [prompt[:length] for prompt, length in zip(self._prompts, lengths, strict=False)]
         self._step = None
-        for layer in self.layers:
-            layer.columns -= removed
+        self._set_columns(columns - removed)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Row i becomes old row `beam_idx[i]`; beams with a common past share its blocks."""
@@ -188,24 +240,33 @@ class FlashCache(Cache):  # type: ignore[misc]
     def _select(self, indices: Tensor) -> None:
         if not self.sequences:
             return
-        old, taken = list(self.sequences), set()
-        self.sequences.clear()
-        for index in indices.tolist():
-            self.sequences.append(old[index].fork() if index in taken else old[index])
-            taken.add(index)
-        _free_all([sequence for index, sequence in enumerate(old) if index not in taken])
-        self._prompts = [self._prompts[index] for index in indices.tolist()] if self._prompts else []
-        if self._column_mask is not None:
-            self._column_mask = self._column_mask[indices.to(self._column_mask.device)]
+        old, chosen = list(self.sequences), indices.tolist()
+        if any(not -len(old) <= index < len(old) for index in chosen):
+            raise ValueError(f"indices: {chosen} are not all in [{-len(old)}, {len(old)}), the cache's rows")
+        chosen = [index % len(old) for index in chosen]
+        firsts = {index: place for place, index in reversed(list(enumerate(chosen)))}
+        self.sequences[:] = [old[i] if firsts[i] == place else old[i].fork() for place, i in enumerate(chosen)]
+        _free_all([row for index, row in enumerate(old) if index not in firsts])
+        self._prompts = [self._prompts[index] for index in chosen] if self._prompts else []
+        self._computed = [self._computed[index] for index in chosen]
+        if self._mask is not None:
+            self._mask = self._mask[torch.tensor(chosen, device=self._mask.device)]
         self._step = None
 
     def fork(self) -> FlashCache:
         """A second cache with the same past; blocks are shared and copied on write."""
-        other = FlashCache(self.config, self.pool, tenant=self._tenant, adapter=self._adapter)
-        other.sequences.extend(sequence.fork() for sequence in self.sequences)
-        other._column_mask = self._column_mask
-        for layer in other.layers:
-            layer.columns = self._columns()
+        other = FlashCache(
+            self.config,
+            self.pool,
+            policy=self._policy,
+            memory_bytes=self._memory_bytes,
+            tenant=self._tenant,
+            adapter=self._adapter,
+        )
+        other.sequences.extend(row.fork() for row in self.sequences)
+        other._prompts, other._computed, other._mask = list(self._prompts), list(self._computed), self._mask
+        other._counts_from_zero = self._counts_from_zero
+        other._set_columns(self._columns())
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FlashCache:
@@ -215,9 +276,7 @@ class FlashCache(Cache):  # type: ignore[misc]
         """Give all blocks back; the cache can be used again."""
         _free_all(self.sequences)
         self.sequences.clear()
-        self._prompts, self._column_mask, self._step = [], None, None
-        for layer in self.layers:
-            layer.columns = 0
+        self._clear()
 
     free = reset
 
@@ -226,6 +285,11 @@ class FlashCache(Cache):  # type: ignore[misc]
 
     def __exit__(self, *exc_info: object) -> None:
         self.free()
+
+
+def _abandon_all(sequences: list[Sequence]) -> None:
+    for sequence in sequences:
+        sequence.abandon()
 
 
 def _free_all(sequences: list[Sequence]) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from deepseek_flash_cache import ops
+from deepseek_flash_cache.engines.transformers.ragged import require_window_in_order
 
 if TYPE_CHECKING:
     from deepseek_flash_cache.engines.transformers.cache import FlashCache
@@ -60,12 +61,19 @@ class FlashLayer(CacheLayerMixin):  # type: ignore[misc]
         return CachedKeys(self, key_states), value_states
 
     def attend(
-        self, query: Tensor, keys: CachedKeys, value: Tensor, attention_mask: Tensor | None, options: dict[str, Any]
+        self,
+        query: Tensor,
+        keys: CachedKeys,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        position_ids: Tensor | None,
+        options: dict[str, Any],
     ) -> Tensor:
         """Append the new tokens to the pool and attend to the whole history. [B, Q, H, Dv]."""
         cache = self._cache()
         assert cache is not None, "the cache outlives its layers' calls: transformers holds it"
-        step = cache.step(self, keys.new, attention_mask)
+        step = cache.step(self, keys.new, attention_mask, position_ids)
+        require_window_in_order(step.mask, options["window_left"])
         pool = cache.pool_for(keys.new)
         layout, tensor = pool.layouts[self.index], pool.tensors[self.index]
         rows = step.rows
@@ -74,7 +82,7 @@ class FlashLayer(CacheLayerMixin):  # type: ignore[misc]
             rows.pack(query), tensor, step.block_table, step.cu_seqlens_q, step.kv_lens, layout, **options
         )
         if self.index == len(cache.layers) - 1:
-            cache.publish_prompt()
+            cache.finish(step)
         return rows.unpack(result.out)
 
     def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:

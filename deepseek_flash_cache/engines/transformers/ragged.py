@@ -8,6 +8,19 @@ import torch
 from torch import Tensor
 
 
+def is_left_padded(mask: Tensor) -> bool:
+    """Are all rows of a bool [batch, columns] mask padding first, then tokens?"""
+    return bool((mask[:, :-1] <= mask[:, 1:]).all())
+
+
+def require_window_in_order(mask: Tensor, window_left: int) -> None:
+    """ValueError if a window would count differently in columns, as stock attention does, and in tokens, as we do."""
+    if 0 <= window_left < mask.shape[1] - 1 and not is_left_padded(mask):
+        raise ValueError(
+            "attention_mask: a sliding window is served only over left-padded rows; got holes or right padding"
+        )
+
+
 class RaggedBatch:
     """Which columns of a padded batch hold tokens.
 

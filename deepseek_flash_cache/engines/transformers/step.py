@@ -15,17 +15,26 @@ from deepseek_flash_cache.pool import PoolExhausted, Sequence
 
 @dataclass(frozen=True)
 class Step:
-    """Arguments of `append` and `attend` for one forward pass; `end` counts columns with this step included."""
+    """Arguments of `append` and `attend` for one forward pass."""
 
-    rows: RaggedBatch
-    end: int
+    mask: Tensor  # bool [B, all columns so far, this step's included]
+    rows: RaggedBatch  # this step's columns
     slot_mapping: Tensor  # int64 [tokens]
     block_table: Tensor  # int32 [B, max_blocks]
     kv_lens: Tensor  # int32 [B]
 
     @property
+    def end(self) -> int:
+        return self.mask.shape[1]
+
+    @property
     def columns(self) -> int:
         return self.rows.mask.shape[1]
+
+    def has_positions(self, position_ids: Tensor) -> bool:
+        """Do these position ids count every row's tokens from 0? Only then may K be reused at the same place."""
+        rank = (self.mask.long().cumsum(1) - 1)[:, self.end - self.columns :]
+        return bool(((position_ids == rank) | ~self.rows.mask).all())
 
     @property
     def cu_seqlens_q(self) -> Tensor:
@@ -58,7 +67,7 @@ def append_rows(pool: KVPool, sequences: Rows[Sequence], mask: Tensor, columns: 
         raise
     pool.copy(copies)
     slot_mapping = torch.tensor(slots, dtype=torch.int64, device=pool.device)
-    return Step(rows, mask.shape[1], slot_mapping, _block_table(sequences, pool.device), kv_lens)
+    return Step(mask, rows, slot_mapping, _block_table(sequences, pool.device), kv_lens)
 
 
 def _block_table(sequences: Rows[Sequence], device: torch.device) -> Tensor:
