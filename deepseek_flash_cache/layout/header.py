@@ -53,15 +53,17 @@ class BlockHeader:
 
     def __post_init__(self) -> None:
         Layout.parse(self.layout_id)
-        if len(self.model_digest) != _DIGEST_BYTES:
-            raise ValueError(f"model_digest: {len(self.model_digest)} bytes given, {_DIGEST_BYTES} accepted")
+        if not isinstance(self.model_digest, bytes) or len(self.model_digest) != _DIGEST_BYTES:
+            raise ValueError(f"model_digest: {self.model_digest!r} is not accepted; it must be {_DIGEST_BYTES} bytes")
         for name in ("layout_id", "gate_kind", "mode"):
             text = getattr(self, name)
             if len(text.encode()) > _TEXT_BYTES or "\0" in text:
                 raise ValueError(f"{name}: {text!r} is not accepted; at most {_TEXT_BYTES} UTF-8 bytes without NUL")
 
     def seal(self, payload: bytes) -> bytes:
-        """Header and payload as one record, with a checksum over both."""
+        """Header and payload as one record, with a checksum over both. ValueError if the payload is not `bytes`."""
+        if not isinstance(payload, bytes):
+            raise ValueError(f"payload: {type(payload).__name__} is not accepted; it must be bytes")
         return self._record(payload, self._checksum(payload)) + payload
 
     def open(self, record: bytes) -> bytes:

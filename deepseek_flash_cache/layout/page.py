@@ -83,6 +83,9 @@ class Layout:
         _require(self.dtype in DTYPE_NAMES, "dtype", self.dtype, f"one of {', '.join(map(str, DTYPE_NAMES))}")
         _require(self.tile_order in TILE_ORDERS, "tile_order", self.tile_order, f"one of {TILE_ORDERS}")
         _require(self.tile_format in TILE_FORMATS, "tile_format", self.tile_format, f"one of {TILE_FORMATS}")
+        for name in ("num_kv_heads", "head_size", "head_size_v", "block_size", "extent"):
+            value = getattr(self, name)
+            _require(type(value) is int, name, repr(value), "an integer")
         _require(self.num_kv_heads >= 1, "num_kv_heads", self.num_kv_heads, "at least 1")
         _require(self.extent >= 1, "extent", self.extent, "at least 1")
         _require(self.block_size in BLOCK_SIZES, "block_size", self.block_size, f"one of {BLOCK_SIZES}")

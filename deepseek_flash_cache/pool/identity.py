@@ -12,7 +12,6 @@ tiers and a second server compute the same keys.
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
 import sys
 from array import array
@@ -28,6 +27,8 @@ DENSE = "dense"
 HASHES = ("sha256",)
 _SCHEME = b"dfc-block-key-1"
 _LENGTH = struct.Struct("<Q")
+
+MAX_SCALE = sys.float_info.max  # of an adapter; NaN and infinities lie outside
 
 
 def require_hash(name: str) -> str:
@@ -59,7 +60,7 @@ class Adapter:
 
     def __post_init__(self) -> None:
         _require_digest("adapter.digest", self.digest)
-        if not isinstance(self.scale, (int, float)) or not math.isfinite(self.scale):
+        if not isinstance(self.scale, (int, float)) or not -MAX_SCALE <= self.scale <= MAX_SCALE:
             raise ValueError(f"adapter.scale must be a finite number, got {self.scale!r}")
 
 
@@ -101,8 +102,8 @@ class CacheIdentity:
             raise ValueError(f"adapter must be an Adapter or None, got {self.adapter!r}")
         if not isinstance(self.tenant, tuple) or not all(isinstance(part, str) for part in self.tenant):
             raise ValueError(f"tenant must be a tuple of str, got {self.tenant!r}")
-        if not all(isinstance(image, ImageSpan) for image in self.images):
-            raise ValueError(f"images must be ImageSpan objects, got {self.images!r}")
+        if not isinstance(self.images, (tuple, list)) or not all(isinstance(i, ImageSpan) for i in self.images):
+            raise ValueError(f"images must be a tuple of ImageSpan, got {self.images!r}")
         images = tuple(sorted(self.images, key=lambda image: image.start))
         for before, after in pairwise(images):
             if after.start < before.end:
@@ -133,6 +134,8 @@ class BlockKey(NamedTuple):
 
 def pack_tokens(token_ids: TokenIds) -> array[int]:
     """Token ids as int64, or ValueError naming what is accepted. Negative placeholder ids are allowed."""
+    if isinstance(token_ids, (bytes, bytearray, memoryview)):  # array would take their bytes for whole integers
+        raise ValueError(f"token_ids must be a sequence of integers, got {type(token_ids).__name__}")
     try:
         return array("q", token_ids)
     except (TypeError, OverflowError) as error:

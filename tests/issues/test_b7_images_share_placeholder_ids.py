@@ -50,3 +50,10 @@ def test_images_are_one_set_whatever_their_order() -> None:
     assert identity(images=(one, two)) == identity(images=(two, one))
     with pytest.raises(ValueError, match="overlap"):
         identity(images=(one, ImageSpan(3, 5, b"2")))
+
+
+def test_images_that_could_be_read_only_once_are_refused():
+    """Own finding: a generator was consumed by the check, and then there were no images."""
+    spans = (ImageSpan(start, start + 4, b"digest-%d" % start) for start in (0, 8))
+    with pytest.raises(ValueError, match="images must be a tuple"):
+        CacheIdentity("layout", b"model" * 4, images=spans)

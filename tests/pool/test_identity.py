@@ -53,7 +53,7 @@ def test_a_key_names_the_whole_history() -> None:
         (lambda: identity(model_digest="text"), "model_digest must be a non-empty bytes digest"),
         (lambda: identity(adapter="name"), "adapter must be an Adapter or None"),
         (lambda: identity(tenant=(1,)), "tenant must be a tuple of str"),
-        (lambda: identity(images=(b"digest",)), "images must be ImageSpan"),
+        (lambda: identity(images=(b"digest",)), "images must be a tuple of ImageSpan"),
         (lambda: Adapter("name"), r"adapter\.digest must be a non-empty bytes digest"),
         (lambda: ImageSpan(3, 3, b"d"), r"0 <= start < end .* got \[3, 3\)"),
         (lambda: ImageSpan(-1, 3, b"d"), "image span must satisfy"),
