@@ -17,6 +17,9 @@ from deepseek_flash_cache.layout.page import MAX_HEAD_SIZE
 COMPUTE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 LEAST, MOST = 1e-30, 1e30  # of scales: their products with data stay finite and non-zero in fp32
 LEAST_SOFTCAP, MOST_SOFTCAP = 1e-3, 1e6
+# Texts of checks on the decode path, worded once: formatting them costs as much as the check
+_FINITE = f"finite, in (-{MOST}, {MOST})"
+_SOFTCAPS = f"0 (off) or in [{LEAST_SOFTCAP}, {MOST_SOFTCAP}]"
 FP8_DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 LAST_CONTIGUOUS = "contiguous in the last dimension"
 
@@ -37,9 +40,10 @@ def check_cache(cache: Tensor, layout: Layout, name: str = "cache") -> None:
 def check_scales(dtype: torch.dtype, **scales: float) -> None:
     """Scales are positive and finite, and 1 unless the storage is fp8."""
     for name, scale in scales.items():
+        if scale == 1.0:
+            continue
         require(LEAST < scale < MOST, name, scale, f"positive and finite, in ({LEAST}, {MOST})")
-        unused = scale == 1.0 or dtype in FP8_DTYPES
-        require(unused, name, scale, f"1.0 for {dtype} storage; scales belong to fp8")
+        require(dtype in FP8_DTYPES, name, scale, f"1.0 for {dtype} storage; scales belong to fp8")
 
 
 def check_rows(name: str, rows: Tensor, heads: int, columns: int, device: torch.device) -> None:
@@ -187,11 +191,11 @@ def _check_table(block_table: Tensor, batch: int, keys: Tensor) -> None:
 
 
 def check_mask(softmax_scale: float, window_left: int, window_right: int, softcap: float) -> None:
-    require(abs(softmax_scale) < MOST, "softmax_scale", softmax_scale, f"finite, in (-{MOST}, {MOST})")
+    require(abs(softmax_scale) < MOST, "softmax_scale", softmax_scale, _FINITE)
     for name, window in (("window_left", window_left), ("window_right", window_right)):
         require(-1 <= window < 2**31, name, window, "-1 (no limit) or a number of tokens below 2^31")
     usable = softcap == 0 or LEAST_SOFTCAP <= softcap <= MOST_SOFTCAP
-    require(usable, "softcap", softcap, f"0 (off) or in [{LEAST_SOFTCAP}, {MOST_SOFTCAP}]")
+    require(usable, "softcap", softcap, _SOFTCAPS)
 
 
 def check_results(query: Tensor, out: Tensor, lse: Tensor | None, head_size_v: int) -> None:

@@ -14,7 +14,8 @@ namespace dfc {
 
 namespace {
 
-constexpr Offset kChunkKeys = 512;              // keys per unit where a sequence has a single row tile
+constexpr Offset kChunkKeys = 512;              // least keys per unit where a sequence has a single row tile
+constexpr Offset kMaxChunks = 32;               // per row tile: partial results must not grow with the history
 constexpr Offset kParallelWork = Offset{1} << 18;  // multiply-adds below which one thread is faster
 
 struct Plan {
@@ -28,7 +29,8 @@ void plan_row_tile(const AttendParams& params, Unit unit, Offset tiles, Offset q
   const Offset last = (unit.row_begin + unit.row_count - 1) / group;
   const KeyRange first_row = visible_keys(params, q_len, kv_len, unit.row_begin / group);
   const Offset begin = first_row.begin, end = larger(begin, visible_keys(params, q_len, kv_len, last).end);
-  const Offset first_chunk = begin / kChunkKeys, last_chunk = ceil_div(end, kChunkKeys);
+  const Offset chunk_keys = kChunkKeys * larger(1, ceil_div(end, kChunkKeys * kMaxChunks));
+  const Offset first_chunk = begin / chunk_keys, last_chunk = ceil_div(end, chunk_keys);
   const bool split = tiles == 1 && last_chunk - first_chunk > 1;
   const LayoutSpec& spec = params.storage.layout.spec;
   plan.work += unit.row_count * (end - begin) * (spec.head_size + spec.head_size_v);
@@ -42,8 +44,8 @@ void plan_row_tile(const AttendParams& params, Unit unit, Offset tiles, Offset q
     return;
   }
   for (Offset chunk = first_chunk; chunk < last_chunk; ++chunk) {
-    unit.key_begin = larger(begin, chunk * kChunkKeys);
-    unit.key_end = smaller(end, (chunk + 1) * kChunkKeys);
+    unit.key_begin = larger(begin, chunk * chunk_keys);
+    unit.key_end = smaller(end, (chunk + 1) * chunk_keys);
     unit.partial = plan.partial_rows;
     plan.partial_rows += unit.row_count;
     plan.units.push_back(unit);

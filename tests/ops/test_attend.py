@@ -125,6 +125,10 @@ def test_long_histories_are_cut_into_chunks(level):
     check(hostile_cache(layout_of(kv_heads=1), (5000, 3000), (1, 2)), window_left=1500)
 
 
+def test_very_long_histories_are_cut_into_few_chunks():
+    check(hostile_cache(layout_of(kv_heads=1), (40_000, 16_385), (1, 1)))
+
+
 def test_results_do_not_depend_on_the_number_of_threads():
     case = hostile_cache(layout_of(), (4000, 1000, 65), (1, 100, 3))
     threads = torch.get_num_threads()

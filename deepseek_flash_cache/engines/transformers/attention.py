@@ -9,7 +9,7 @@ from torch import Tensor
 
 from deepseek_flash_cache import ops
 from deepseek_flash_cache.engines.transformers.layer import CachedKeys
-from deepseek_flash_cache.engines.transformers.ragged import RaggedBatch, require_window_in_order
+from deepseek_flash_cache.engines.transformers.ragged import RaggedBatch, is_left_padded, require_tokens_in_order
 from deepseek_flash_cache.layout import Layout, fitting_block_sizes
 
 
@@ -94,7 +94,8 @@ def _attend_linear(
         raise ValueError(
             f"attention_mask: shape {tuple(mask.shape)} does not fit the keys; it must be {[batch, kv_len]}"
         )
-    require_window_in_order(mask, options["window_left"])
+    if options["window_left"] >= 0:
+        require_tokens_in_order(is_left_padded(mask))
     block_size = max(fitting_block_sizes(head_size, value.shape[-1]))
     layout = Layout(key.dtype, num_kv_heads, head_size, value.shape[-1], block_size)
     keys, queries = RaggedBatch(mask), RaggedBatch(mask[:, kv_len - query.shape[2] :])

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
 from deepseek_flash_cache import ops
-from deepseek_flash_cache.engines.transformers.ragged import require_window_in_order
+from deepseek_flash_cache.engines.transformers.ragged import require_tokens_in_order
 
 if TYPE_CHECKING:
     from deepseek_flash_cache.engines.transformers.cache import FlashCache
@@ -73,7 +73,8 @@ class FlashLayer(CacheLayerMixin):  # type: ignore[misc]
         cache = self._cache()
         assert cache is not None, "the cache outlives its layers' calls: transformers holds it"
         step = cache.step(self, keys.new, attention_mask, position_ids)
-        require_window_in_order(step.mask, options["window_left"])
+        if options["window_left"] >= 0:
+            require_tokens_in_order(step.is_left_padded)
         pool = cache.pool_for(keys.new)
         layout, tensor = pool.layouts[self.index], pool.tensors[self.index]
         rows = step.rows

@@ -13,9 +13,9 @@ def is_left_padded(mask: Tensor) -> bool:
     return bool((mask[:, :-1] <= mask[:, 1:]).all())
 
 
-def require_window_in_order(mask: Tensor, window_left: int) -> None:
+def require_tokens_in_order(in_order: bool) -> None:
     """ValueError if a window would count differently in columns, as stock attention does, and in tokens, as we do."""
-    if 0 <= window_left < mask.shape[1] - 1 and not is_left_padded(mask):
+    if not in_order:
         raise ValueError(
             "attention_mask: a sliding window is served only over left-padded rows; got holes or right padding"
         )
@@ -58,6 +58,8 @@ class RaggedBatch:
 
     def pack(self, states: Tensor) -> Tensor:
         """[batch, heads, columns, size] -> [tokens, heads, size]."""
+        if self.is_full and states.shape[2] == 1:  # a decode step, by one view
+            return states.squeeze(2)
         rows = states.transpose(1, 2)
         return rows.flatten(0, 1) if self.is_full else rows[self.mask]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from deepseek_flash_cache.cache import KVPool
-from deepseek_flash_cache.engines.transformers.ragged import RaggedBatch
+from deepseek_flash_cache.engines.transformers.ragged import RaggedBatch, is_left_padded
 from deepseek_flash_cache.pool import PoolExhausted, Sequence
 
 
@@ -26,6 +27,10 @@ class Step:
     @property
     def end(self) -> int:
         return self.mask.shape[1]
+
+    @cached_property
+    def is_left_padded(self) -> bool:
+        return is_left_padded(self.mask)
 
     @property
     def columns(self) -> int:
