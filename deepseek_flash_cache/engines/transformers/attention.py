@@ -10,7 +10,6 @@ from torch import Tensor
 from deepseek_flash_cache import ops
 from deepseek_flash_cache.engines.transformers.layer import CachedKeys
 from deepseek_flash_cache.engines.transformers.ragged import RaggedBatch, is_left_padded, require_tokens_in_order
-from deepseek_flash_cache.layout import Layout, fitting_block_sizes
 
 
 def dfc_mask(
@@ -87,23 +86,14 @@ def _check_call(
 def _attend_linear(
     query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, options: dict[str, Any]
 ) -> Tensor:
-    """Without our cache: pack K and V into blocks of their own and attend to those."""
-    batch, num_kv_heads, kv_len, head_size = key.shape
+    """Without our cache: attention over the K and V given, padding left out."""
+    batch, _, kv_len, _ = key.shape
     mask = attention_mask if attention_mask is not None else key.new_ones(batch, kv_len, dtype=torch.bool)
     if mask.shape != (batch, kv_len):
-        raise ValueError(
-            f"attention_mask: shape {tuple(mask.shape)} does not fit the keys; it must be {[batch, kv_len]}"
-        )
+        shape = tuple(mask.shape)
+        raise ValueError(f"attention_mask: shape {shape} does not fit the keys; it must be {[batch, kv_len]}")
     if options["window_left"] >= 0:
         require_tokens_in_order(is_left_padded(mask))
-    block_size = max(fitting_block_sizes(head_size, value.shape[-1]))
-    layout = Layout(key.dtype, num_kv_heads, head_size, value.shape[-1], block_size)
     keys, queries = RaggedBatch(mask), RaggedBatch(mask[:, kv_len - query.shape[2] :])
-    blocks_per_row = -(-kv_len // block_size)
-    first_block = torch.arange(batch, device=key.device)[:, None] * blocks_per_row
-    cache = key.new_empty(layout.cache_shape(batch * blocks_per_row))
-    slots = keys.row * (blocks_per_row * block_size) + keys.rank
-    ops.append(keys.pack(key), keys.pack(value), cache, slots, layout)
-    table = (first_block + torch.arange(blocks_per_row, device=key.device)).int()
-    result = ops.attend(queries.pack(query), cache, table, queries.cu_seqlens, keys.lengths, layout, **options)
-    return queries.unpack(result.out)
+    rows = queries.pack(query), keys.pack(key), keys.pack(value)
+    return queries.unpack(ops.attend_linear(*rows, queries.cu_seqlens, keys.cu_seqlens, **options).out)

@@ -45,17 +45,6 @@ class RaggedBatch:
         ends = self.lengths.cumsum(0, dtype=torch.int32)
         return torch.cat([ends.new_zeros(1), ends])
 
-    @cached_property
-    def row(self) -> Tensor:
-        """int64 [tokens]: the batch row of each token."""
-        return self.mask.nonzero()[:, 0]
-
-    @cached_property
-    def rank(self) -> Tensor:
-        """int64 [tokens]: how many tokens of its row stand before each token."""
-        ranks: Tensor = (self.mask.long().cumsum(1) - 1)[self.mask]
-        return ranks
-
     def pack(self, states: Tensor) -> Tensor:
         """[batch, heads, columns, size] -> [tokens, heads, size]."""
         if self.is_full and states.shape[2] == 1:  # a decode step, by one view
