@@ -40,21 +40,6 @@ static void copy_query(const AttendParams& params, const Unit& unit, const Scrat
 
 // Scores
 
-// K and V of the step after this one, where they are one contiguous run; null elsewhere and at the end.
-DFC_INLINE const char* next_run(const AttendParams& params, const Unit& unit, const Scratch& scratch, Offset step) {
-  const Layout& layout = params.storage.layout;
-  const bool contiguous = layout.page_tokens == kStepKeys;
-  if (!contiguous || step + kStepKeys >= params.kv_lens[unit.sequence]) return nullptr;
-  return reinterpret_cast<const char*>(find_block<Bf16Paired>(params, unit, scratch, step + kStepKeys, 0).keys);
-}
-
-// Quarter `quarter` of the next run, in address order: the hardware's stream prefetcher joins in. Fetched in the order
-// of use (K and V tiles in turn) it does not, and decode is slower than without any prefetch.
-DFC_INLINE void prefetch_quarter(const Layout& layout, const char* run, Offset quarter) {
-  const Offset bytes = layout.head_elements * layout.spec.item_bytes / (kStepKeys / kLanes);
-  for (Offset i = 0; i < bytes; i += 64) __builtin_prefetch(run + quarter * bytes + i, 0, 2);
-}
-
 // sums[i] += query . key row i for one tile's part of the depth, line after line as they lie in memory.
 DFC_INLINE void dot_lines(const uint16_t* query, const uint16_t* tile, Offset columns, Offset used,
                           Vec (&sums)[kLanes]) {
@@ -139,7 +124,7 @@ static void score_pairs(const AttendParams& params, const Unit& unit, Offset ste
   Block<Bf16Paired> blocks[2];
   const int count = find_blocks(params, unit, scratch, step, blocks);
   const bool few = unit.row_count <= kFewRows;
-  const char* next = few ? next_run(params, unit, scratch, step) : nullptr;
+  const char* next = few ? next_run<Bf16Paired>(params, unit, scratch, step) : nullptr;
   for (int i = 0; i < count; ++i) {
     if (few) score_lines(layout, blocks[i], unit.row_count, factor, next, scratch);
     if (!few) transpose_pairs(layout, blocks[i], key_pairs(scratch));

@@ -161,5 +161,21 @@ DFC_INLINE int find_blocks(const AttendParams& params, const Unit& unit, const S
   return count;
 }
 
+// K and V of the step after this one, where they are one contiguous run; null elsewhere and at the end.
+template <class T>
+DFC_INLINE const char* next_run(const AttendParams& params, const Unit& unit, const Scratch& scratch, Offset step) {
+  const Layout& layout = params.storage.layout;
+  const bool contiguous = !params.plain && layout.page_tokens == kStepKeys;
+  if (!contiguous || step + kStepKeys >= params.kv_lens[unit.sequence]) return nullptr;
+  return reinterpret_cast<const char*>(find_block<T>(params, unit, scratch, step + kStepKeys, 0).keys);
+}
+
+// Quarter `quarter` of the next run, in address order: the hardware's stream prefetcher joins in. Fetched in the order
+// of use (K and V tiles in turn) it does not, and decode is slower than without any prefetch.
+DFC_INLINE void prefetch_quarter(const Layout& layout, const char* run, Offset quarter) {
+  const Offset bytes = layout.head_elements * layout.spec.item_bytes / (kStepKeys / kLanes);
+  for (Offset i = 0; i < bytes; i += 64) __builtin_prefetch(run + quarter * bytes + i, 0, 2);
+}
+
 }  // namespace DFC_ISA
 }  // namespace dfc

@@ -141,8 +141,9 @@ static void attend_step(const AttendParams& params, const Unit& unit, Offset ste
   const bool direct = rows <= kDirectRows && depth % kLanes == 0;
   Block<T> blocks[2];
   const int count = find_blocks(params, unit, scratch, step, blocks);
+  const char* next = direct ? next_run<T>(params, unit, scratch, step) : nullptr;
   for (int i = 0; i < count; ++i) {
-    if (direct) score_directly(layout, blocks[i], rows, scratch);
+    if (direct) score_directly(layout, blocks[i], rows, next, scratch);
     if (!direct) transpose_keys(layout, blocks[i], scratch.keys);
   }
   if (!direct) for_row_tiles(rows, ScoreRows{scratch, depth, blocks[0].first, blocks[count - 1].last});

@@ -49,11 +49,13 @@ DFC_INLINE WideKeys widen_keys(const Layout& layout, const Block<T>& block, Offs
 
 // Scores of few rows, straight from the tiles. head_size is a multiple of kLanes.
 template <class T>
-static void score_directly(const Layout& layout, const Block<T>& block, Offset rows, const Scratch& scratch) {
+static void score_directly(const Layout& layout, const Block<T>& block, Offset rows, const char* next,
+                           const Scratch& scratch) {
   const Offset depth = layout.spec.head_size;
   Offset wide_tile[kMaxColumns / 16];
   for (Offset t = 0; t < layout.k_tiles; ++t) wide_tile[t] = t * kLanes * layout.tile_columns;
   for (Offset first = block.first / kLanes * kLanes; first < block.last; first += kLanes) {
+    if (next != nullptr) prefetch_quarter(layout, next, first / kLanes);
     const WideKeys keys = widen_keys(layout, block, first - block.base, scratch.keys, wide_tile);
     for (Offset r = 0; r < rows; ++r) {
       store(scratch.scores + r * kStepKeys + first, dot_keys(scratch.q + r * depth, depth, keys));
