@@ -88,7 +88,7 @@ class BuildNative(build_ext):
             objects = [path for paths in pool.map(compile_one, jobs) for path in paths]
         target = self.get_ext_fullpath(ext.name)
         Path(target).parent.mkdir(parents=True, exist_ok=True)
-        # -fopenmp needs libgomp.so.1 by SONAME: ops.py imports torch first, so torch's copy serves both.
+        # -fopenmp needs libgomp.so.1 by SONAME: ops/binary.py imports torch first, so torch's copy serves both.
         self.compiler.link_shared_object(objects, target, extra_postargs=["-fopenmp"], target_lang="c++")
 
 

@@ -6,6 +6,7 @@ and an explicit value that does not fit is refused before anything is allocated.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,7 +65,9 @@ class LayoutPolicy:
 
     def __post_init__(self) -> None:
         if self.block_size not in BLOCK_SIZE_CHOICES:
-            raise ValueError(f"block_size: {self.block_size!r} is not accepted; choose one of {BLOCK_SIZE_CHOICES}")
+            raise ValueError(
+                f"block_size: {self.block_size!r} is not accepted; choose one of {_listed(BLOCK_SIZE_CHOICES)}"
+            )
 
     def page_tokens(self, shape: ModelShape) -> int:
         """Tokens per page, the same in every layer: 32 for short contexts or an explicit 32, else 64."""
@@ -81,15 +84,19 @@ class LayoutPolicy:
         if self.block_size not in fitting:
             raise ValueError(
                 f"block_size: {self.block_size} does not fit head sizes {shape.head_size}/{shape.value_size}; "
-                f"choose one of {('auto', *fitting)}"
+                f"choose one of {_listed(('auto', *fitting))}"
             )
         return self.block_size
 
     def layouts(self, shape: ModelShape, device: torch.device | str = "cpu") -> list[Layout]:
         """One layout per layer, all with equal `page_tokens`, for pools on `device`."""
-        page, tile_format = self.page_tokens(shape), self._tile_format(shape, torch.device(device))
-        sizes = [self.layer_block_size(shape, layer) for layer in range(shape.num_layers)]
-        return [self._layout(shape, size, page // size, tile_format) for size in sizes]
+        return [self.layer_layout(shape, layer, device) for layer in range(shape.num_layers)]
+
+    def layer_layout(self, shape: ModelShape, layer: int, device: torch.device | str = "cpu") -> Layout:
+        """The layout of one layer."""
+        size = self.layer_block_size(shape, layer)
+        extent = self.page_tokens(shape) // size
+        return self._layout(shape, size, extent, self._tile_format(shape, torch.device(device)))
 
     def _tile_format(self, shape: ModelShape, device: torch.device) -> TileFormat:
         if self.tile_format != "auto":
@@ -109,3 +116,7 @@ class LayoutPolicy:
             self.tile_order,
             tile_format,
         )
+
+
+def _listed(choices: Iterable[object]) -> str:
+    return ", ".join(map(str, choices))

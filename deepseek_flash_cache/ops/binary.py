@@ -11,7 +11,7 @@ import torch  # before _C, so that both use torch's OpenMP runtime
 
 from deepseek_flash_cache.layout import Layout
 
-BUILD_COMMAND = "pip install -e . (or: python setup.py build_ext --inplace)"
+BUILD_COMMAND = "make build (or: pip install -e .)"
 
 _C: Any = None
 why_no_binary = "DFC_FORCE_SPEC=1"

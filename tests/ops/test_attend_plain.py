@@ -131,6 +131,7 @@ def test_masks(mask, module):
 @needs_binary
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, *FP8], ids=str)
 @pytest.mark.parametrize("sizes", HEAD_SIZES, ids=str)
+@pytest.mark.slow
 def test_head_sizes_and_storage_types(level, sizes, dtype):
     linear(sizes=sizes, dtype=dtype, kv_heads=1).check()
     linear(sizes=sizes, dtype=dtype, kv_heads=1, spare=0).check()
@@ -139,6 +140,7 @@ def test_head_sizes_and_storage_types(level, sizes, dtype):
 @needs_binary
 @pytest.mark.parametrize("page_size", [1, 3, 16, 32, 64, 100, 256])
 @pytest.mark.parametrize("firsts", [None, (5, 0, 100, 64, 1, 259)], ids=["", "left padding"])
+@pytest.mark.slow
 def test_page_sizes(level, page_size, firsts):
     paged(page_size, firsts=firsts).check()
     paged(page_size, sizes=(80, 40), dtype=torch.bfloat16, firsts=firsts).check()
@@ -217,6 +219,7 @@ print("not one byte too many")
 
 @needs_binary
 @pytest.mark.parametrize("isa", LEVELS)
+@pytest.mark.slow
 def test_nothing_is_read_past_the_end_of_the_tensors(isa):
     done = subprocess.run([sys.executable, "-c", GUARDED, isa], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "not one byte too many", (done.returncode, done.stderr[-2000:])

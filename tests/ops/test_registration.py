@@ -106,17 +106,20 @@ def run_script(before: str = "", **environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_without_the_binary_the_specification_runs_and_one_warning_says_how_to_build_it():
     text = run_script("sys.modules['deepseek_flash_cache._C'] = None")
     assert text.startswith("spec (PyTorch)")
     assert text.split("|")[1].count("pip install -e .") == 1
 
 
+@pytest.mark.slow
 def test_force_spec_is_silent():
     assert run_script(DFC_FORCE_SPEC="1") == "spec (PyTorch): DFC_FORCE_SPEC=1 |"
 
 
 @pytest.mark.skipif(ops._C is None, reason="the extension is not built")
+@pytest.mark.slow
 def test_the_environment_chooses_the_isa_level():
     for level in ops._C.isa_levels():
         assert run_script(DFC_CPU_ISA=level).startswith(f"C++ ({level})")

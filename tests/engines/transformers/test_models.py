@@ -32,6 +32,7 @@ def test_greedy_tokens_of_a_padded_batch_equal_stock(name):
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
 @pytest.mark.parametrize("block_size", [32, "auto"])
+@pytest.mark.slow
 def test_beam_search_equals_stock_and_shares_blocks(name, block_size):
     model, inputs = tiny_model(name), prompts()
     expected = generate(model, inputs, num_beams=3, num_return_sequences=2)

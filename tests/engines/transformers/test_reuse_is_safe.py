@@ -48,6 +48,7 @@ def check_later_request(model, pool, ids, least_hits=0):
 
 
 @pytest.mark.parametrize("name", EXTRA)
+@pytest.mark.slow
 def test_every_model_reuses_prefixes(name):
     model = tiny_model(name)
     pool, ids = model_pool(model, num_blocks=64), ids_of(100)
