@@ -13,11 +13,11 @@ BIN     := .venv/bin
 READY   := .venv/.installed
 BUILT   := $(wildcard deepseek_flash_cache/_C.*.so)
 OLDEST  := build/transformers-4.56
-CSRC    := $(shell find csrc -type f 2>/dev/null)
-CPP     := $(filter %.h %.hpp %.cpp %.cu %.cuh,$(CSRC))
+CSRC    := $(shell find csrc -type f -not -path 'csrc/fuzz/*' 2>/dev/null)
+CPP     := $(filter %.h %.hpp %.cpp %.cu %.cuh,$(CSRC) $(wildcard csrc/fuzz/*))
 BENCHES := $(patsubst bench/%.py,%,$(wildcard bench/[a-z]*.py))
 
-.PHONY: demo test test-quick test-compat lint format build bench docs clean as-asked lost
+.PHONY: demo test test-quick test-compat sanitize lint format build bench docs clean as-asked lost
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -32,6 +32,9 @@ test-quick: $(READY)
 
 test-compat: $(READY) $(OLDEST)/.installed
 	PYTHONPATH=$(CURDIR)/$(OLDEST) $(BIN)/pytest tests/engines tests/issues
+
+sanitize:
+	$(PYTHON) tests/fuzz/build.py 2000
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -109,6 +109,7 @@ int check_ragged(const AttendParams& params, Status& status) {
                   "kv_lens[%lld]: %lld is not accepted; it must be in [0, %lld], what block_table can hold", Long{b},
                   Long{kv_len}, Long{capacity});
     }
+    if (kv_len == 0) continue;  // no page is read, not even the one that first lies in
     const int32_t* row = params.block_table + b * params.table_stride;
     for (Offset i = first / page_tokens; i < ceil_div(first + kv_len, page_tokens); ++i) {
       if (row[i] >= 0 && row[i] < params.num_blocks) continue;

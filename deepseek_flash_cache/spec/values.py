@@ -33,7 +33,7 @@ def check_table(
         require(0 <= first <= room, f"first_keys[{b}]", first, f"in [0, {room}], what block_table can hold")
         left = room - first
         require(0 <= kv_len <= left, f"kv_lens[{b}]", kv_len, f"in [0, {left}], what block_table can hold")
-        used = range(first // page_tokens, -(-(first + kv_len) // page_tokens))
+        used = range(first // page_tokens, -(-(first + kv_len) // page_tokens)) if kv_len else ()
         for index in used:
             block = int(block_table[b, index])
             inside = 0 <= block < num_blocks

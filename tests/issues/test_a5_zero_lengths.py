@@ -27,3 +27,12 @@ def test_empty_rows_are_zero_and_the_others_exact(name, causal, implementation):
     out, lse = exact_attention(case, 0.125, causal)
     assert_close(got.out, out)
     assert_close(got.lse, lse, torch.float32)
+
+
+def test_an_empty_row_reads_no_page_even_if_it_starts_in_the_middle_of_one():
+    pages = torch.zeros(1, 16, 1, 64)
+    options = {"softmax_scale": 1.0, "first_keys": torch.tensor([5]).int()}
+    table, starts, lengths = torch.tensor([[-1]]).int(), torch.tensor([0, 1]).int(), torch.zeros(1).int()
+    for implementation in (ops, spec):
+        out = implementation.attend_pages(torch.ones(1, 1, 64), pages, pages, table, starts, lengths, **options).out
+        assert out.abs().max() == 0
