@@ -45,6 +45,8 @@ def _keywords(a: Any) -> dict[str, Any]:
 
 
 def _write(a: Any, result: spec.Attention) -> None:
+    """Copies the results to where the caller wants them; the inputs are checked by then."""
+    checks.check_results(a.query, a.out, a.lse, result.out.shape[2])
     for name in ("out", "lse", "entropy", "top_mass"):
         target, source = getattr(a, name, None), getattr(result, name)
         if target is not None and source is not None:
@@ -54,21 +56,18 @@ def _write(a: Any, result: spec.Attention) -> None:
 def attend(*arguments: Any) -> None:
     a = Attend(*arguments)
     layout = Layout.parse(a.layout)
-    checks.check_results(a.query, a.out, a.lse, layout.head_size_v)
     tensors = a.query, a.cache, a.block_table, a.cu_seqlens_q, a.kv_lens
     _write(a, spec.attend(*tensors, layout, **_keywords(a), top_tokens=a.top_tokens))
 
 
 def attend_linear(*arguments: Any) -> None:
     a = AttendLinear(*arguments)
-    checks.check_results(a.query, a.out, a.lse, a.value.shape[-1])
     tensors = a.query, a.key, a.value, a.cu_seqlens_q, a.cu_seqlens_k, a.kv_lens
     _write(a, spec.attend_linear(*tensors, **_keywords(a)))
 
 
 def attend_pages(*arguments: Any) -> None:
     a = AttendPages(*arguments)
-    checks.check_results(a.query, a.out, a.lse, a.value.shape[-1])
     tensors = a.query, a.key, a.value, a.block_table, a.cu_seqlens_q, a.kv_lens, a.first_keys
     _write(a, spec.attend_pages(*tensors, **_keywords(a)))
 
