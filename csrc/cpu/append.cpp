@@ -35,9 +35,10 @@ void append_part(const AppendParams& params, Part part, Offset head) {
   const float scale = part == Part::kKey ? params.k_scale : params.v_scale;
   const Offset source_bytes = is_fp8(params.source) ? 1 : params.source == Dtype::kFp32 ? 4 : 2;
   const Fp8Format& format = storage.dtype == Dtype::kFp8E4m3 ? kE4m3 : kE5m2;
+  const auto slot_of = [&](Offset i) { return params.slots ? params.slots[i] : i; };
   char quantised[kMaxRowColumns];
   for (Offset i = 0; i < params.num_slots; ++i) {
-    const Offset slot = params.slots ? params.slots[i] : i;
+    const Offset slot = slot_of(i);
     if (slot < 0) continue;
     const char* row = rows.data + (i * rows.token_stride + head * rows.head_stride) * source_bytes;
     if (is_fp8(storage.dtype)) {
@@ -45,7 +46,14 @@ void append_part(const AppendParams& params, Part part, Offset head) {
       row = quantised;
     }
     char* run = static_cast<char*>(params.cache) + layout.run_offset(slot / layout.page_tokens, head);
-    store_row(storage, part, slot % layout.page_tokens, row, run);
+    const Offset token = slot % layout.page_tokens;
+    const bool whole_pair = layout.is_paired(part) && token % 2 == 0 && i + 1 < params.num_slots;
+    if (whole_pair && slot_of(i + 1) == slot + 1) {
+      store_row_pair(storage, part, token, row, row + rows.token_stride * source_bytes, run);
+      ++i;
+    } else {
+      store_row(storage, part, token, row, run);
+    }
   }
 }
 

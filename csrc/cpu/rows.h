@@ -50,6 +50,24 @@ inline void store_row(const Storage& storage, Part part, Offset token, const cha
   });
 }
 
+// Both rows of a pair -> run, whole 32-bit words. `token` is even.
+inline void store_row_pair(const Storage& storage, Part part, Offset token, const char* even, const char* odd,
+                           char* run) {
+  const Layout& layout = storage.layout;
+  const auto* low = reinterpret_cast<const uint16_t*>(even);
+  const auto* high = reinterpret_cast<const uint16_t*>(odd);
+  const Offset* tile = storage.tile(part) + token / layout.spec.block_size * layout.column_tiles(part);
+  const Offset row = token % layout.spec.block_size;
+  for (Offset first = 0; first < layout.columns(part); first += layout.tile_columns, ++tile) {
+    const Offset columns = smaller(layout.tile_columns, layout.columns(part) - first);
+    char* words = run + (*tile + paired_element(row, 0, layout.tile_columns)) * layout.spec.item_bytes;
+    for (Offset column = 0; column < columns; ++column) {
+      const uint32_t word = low[first + column] | static_cast<uint32_t>(high[first + column]) << 16;
+      std::memcpy(words + 4 * column, &word, sizeof word);
+    }
+  }
+}
+
 // run -> row.
 inline void load_row(const Storage& storage, Part part, Offset token, const char* run, char* row) {
   if (storage.layout.is_paired(part)) {

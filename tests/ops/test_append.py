@@ -34,6 +34,17 @@ def test_same_bytes_as_the_specification(layout):
     assert torch.equal(*results)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.id)
+def test_neighbours_repeats_and_gaps(layout):
+    """Rows that fill a pair of slots are written together: order and skips must not change what is there."""
+    slots = torch.tensor([0, 1, 2, 3, 3, -1, 6, 7, 5, 4, 9, 10, 10, 11, layout.page_tokens - 1, layout.page_tokens])
+    random = torch.Generator().manual_seed(4)
+    dtype = compute_dtype(layout)
+    key = strided_rows(len(slots), 3, layout.head_size, dtype, random)
+    value = strided_rows(len(slots), 3, layout.head_size_v, dtype, random)
+    assert torch.equal(*[appended(append, layout, slots, key, value) for append in (ops.append, spec.append)])
+
+
 @pytest.mark.parametrize("storage", FP8, ids=str)
 @pytest.mark.parametrize("source", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_fp8_rounding_is_that_of_the_specification(storage, source):
