@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -121,10 +120,9 @@ def test_the_tile_format_is_the_policy_s(dtype, tile_format):
     assert described("--dtype", dtype)["layout"] == LayoutPolicy().layouts(shape)[2].id
 
 
-def test_a_deep_layer_is_answered_without_making_those_before_it():
-    started = time.perf_counter()
+def test_a_deep_layer_is_answered_without_making_those_before_it(monkeypatch):
+    monkeypatch.setattr(LayoutPolicy, "layouts", lambda *arguments: pytest.fail("all layers were made"))
     assert described("--layer", "3000000")["tile"]["rows"] == 64
-    assert time.perf_counter() - started < 1
 
 
 def test_every_option_has_a_help_text():
