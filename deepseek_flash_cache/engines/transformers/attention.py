@@ -29,7 +29,7 @@ def dfc_mask(
     for caches that hold columns past the query (static ones).
     """
     end = int(q_offset) + q_length if cache_position is None else int(cache_position[-1]) + 1
-    if end != kv_offset + kv_length:
+    if kv_offset + kv_length > end:
         raise ValueError(f"cache: holds {kv_length} columns for {end} tokens; static caches are not served by dfc")
     if not allow_is_causal_skip:
         raise ValueError("attention_mask: a pattern beyond causal, window and padding is not served by dfc; use sdpa")
