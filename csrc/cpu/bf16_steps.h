@@ -26,14 +26,9 @@ DFC_INLINE uint32_t* key_pairs(const Scratch& scratch) { return reinterpret_cast
 DFC_INLINE uint16_t* weight_pairs(const Scratch& scratch) { return reinterpret_cast<uint16_t*>(scratch.weights); }
 
 static void copy_query(const AttendParams& params, const Unit& unit, const Scratch& scratch) {
-  const Layout& layout = params.storage.layout;
-  const Offset group = params.num_heads / layout.spec.num_kv_heads, depth = layout.spec.head_size;
+  const Offset depth = params.storage.layout.spec.head_size;
   for (Offset r = 0; r < unit.row_count; ++r) {
-    const Offset row = unit.row_begin + r;
-    const Offset token = params.cu_seqlens_q[unit.sequence] + row / group;
-    const Offset head = unit.kv_head * group + row % group;
-    const uint16_t* source = static_cast<const uint16_t*>(params.query) + token * params.query_token_stride +
-                             head * params.query_head_stride;
+    const auto* source = static_cast<const uint16_t*>(params.query) + query_offset(params, unit, unit.row_begin + r);
     std::memcpy(query_pairs(scratch) + r * depth, source, static_cast<size_t>(depth) * sizeof *source);
   }
 }
@@ -119,10 +114,8 @@ struct ScorePairs {
 };
 
 static void score_pairs(const AttendParams& params, const Unit& unit, Offset step, float factor,
-                        const Scratch& scratch) {
+                        const Block<Bf16Paired>* blocks, int count, const Scratch& scratch) {
   const Layout& layout = params.storage.layout;
-  Block<Bf16Paired> blocks[2];
-  const int count = find_blocks(params, unit, scratch, step, blocks);
   const bool few = unit.row_count <= kFewRows;
   const char* next = few ? next_run<Bf16Paired>(params, unit, scratch, step) : nullptr;
   for (int i = 0; i < count; ++i) {
@@ -184,22 +177,26 @@ DFC_INLINE void round_weights(Offset rows, const Scratch& scratch) {
   }
 }
 
-static void add_pairs(const AttendParams& params, const Unit& unit, Offset step, const Scratch& scratch) {
-  const Layout& layout = params.storage.layout;
-  const Offset width = ceil_div(layout.spec.head_size_v, kLanes) * kLanes;
-  round_weights(unit.row_count, scratch);
+static void add_pairs(const Layout& layout, const Block<Bf16Paired>* blocks, int count, Offset rows,
+                      const Scratch& scratch) {
+  const Offset width = accumulator_width(layout);
+  round_weights(rows, scratch);
+  for (int i = 0; i < count; ++i) {
+    const Block<Bf16Paired>& block = blocks[i];
+    const uint16_t* columns[kMaxColumns / kLanes];
+    find_columns(layout, block, width, columns);
+    const Values<Bf16Paired> values{columns, block.value_stride, block.base, block.first, block.last};
+    for_row_tiles(rows, AddPairs{scratch, values, i == 0 ? scratch.alpha : scratch.ones, width});
+  }
+}
+
+static void attend_pairs_step(const AttendParams& params, const Unit& unit, Offset step, float factor,
+                              const Scratch& scratch) {
   Block<Bf16Paired> blocks[2];
   const int count = find_blocks(params, unit, scratch, step, blocks);
-  for (int i = 0; i < count; ++i) {
-    const uint16_t* columns[kMaxColumns / kLanes];
-    for (Offset column = 0; column < width; column += kLanes) {
-      const Offset tile = blocks[i].v_tile[column / layout.tile_columns];
-      columns[column / kLanes] = blocks[i].values + tile + column % layout.tile_columns * kValueStep<Bf16Paired>;
-    }
-    const Block<Bf16Paired>& block = blocks[i];
-    const Values<Bf16Paired> values{columns, layout.tile_columns, block.base, block.first, block.last};
-    for_row_tiles(unit.row_count, AddPairs{scratch, values, i == 0 ? scratch.alpha : scratch.ones, width});
-  }
+  score_pairs(params, unit, step, factor, blocks, count, scratch);
+  softmax_step(params, unit, step, scratch);
+  add_pairs(params.storage.layout, blocks, count, unit.row_count, scratch);
 }
 
 #else
@@ -209,8 +206,7 @@ DFC_INLINE bool uses_dot_products(const AttendParams&) {
   return false;
 }
 DFC_INLINE void copy_query(const AttendParams&, const Unit&, const Scratch&) {}
-DFC_INLINE void score_pairs(const AttendParams&, const Unit&, Offset, float, const Scratch&) {}
-DFC_INLINE void add_pairs(const AttendParams&, const Unit&, Offset, const Scratch&) {}
+DFC_INLINE void attend_pairs_step(const AttendParams&, const Unit&, Offset, float, const Scratch&) {}
 
 #endif
 

@@ -148,6 +148,16 @@ DFC_INLINE Block<T> find_block(const AttendParams& params, const Unit& unit, con
   return block;
 }
 
+// Where each vector of V columns of a block starts, in its row 0.
+template <class T>
+DFC_INLINE void find_columns(const Layout& layout, const Block<T>& block, Offset width,
+                             const typename T::Item** columns) {
+  for (Offset column = 0; column < width; column += kLanes) {
+    const Offset tile = block.v_tile[column / layout.tile_columns];
+    columns[column / kLanes] = block.values + tile + column % layout.tile_columns * kValueStep<T>;
+  }
+}
+
 // The one or two blocks of a step that hold keys of the unit; returns how many.
 template <class T>
 DFC_INLINE int find_blocks(const AttendParams& params, const Unit& unit, const Scratch& scratch, Offset step,

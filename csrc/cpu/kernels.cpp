@@ -8,8 +8,6 @@
 namespace dfc {
 namespace DFC_ISA {
 
-static Offset accumulator_width(const Layout& layout) { return ceil_div(layout.spec.head_size_v, kLanes) * kLanes; }
-
 static Offset scratch_bytes(const AttendParams& params, Offset rows) {
   const Offset width = accumulator_width(params.storage.layout);
   return Scratch::place(nullptr, params, rows, width).floats * Offset{sizeof(float)};
@@ -29,14 +27,9 @@ static void widen_row(const void* source, Offset offset, Offset count, float fac
 }
 
 static void load_query(const AttendParams& params, const Unit& unit, float factor, float* q) {
-  const Layout& layout = params.storage.layout;
-  const Offset group = params.num_heads / layout.spec.num_kv_heads;
-  const Offset depth = layout.spec.head_size;
+  const Offset depth = params.storage.layout.spec.head_size;
   for (Offset r = 0; r < unit.row_count; ++r, q += depth) {
-    const Offset row = unit.row_begin + r;
-    const Offset token = params.cu_seqlens_q[unit.sequence] + row / group;
-    const Offset head = unit.kv_head * group + row % group;
-    const Offset offset = token * params.query_token_stride + head * params.query_head_stride;
+    const Offset offset = query_offset(params, unit, unit.row_begin + r);
     if (params.query_dtype == Dtype::kFp32) widen_row<Fp32>(params.query, offset, depth, factor, q);
     if (params.query_dtype == Dtype::kFp16) widen_row<Fp16>(params.query, offset, depth, factor, q);
     if (params.query_dtype == Dtype::kBf16) widen_row<Bf16>(params.query, offset, depth, factor, q);
@@ -59,9 +52,7 @@ static void write_output(const AttendParams& params, Offset offset, const float*
 // for a row that sees no key: out = 0, LSE = -inf.
 static void finish_row(const AttendParams& params, const Unit& unit, Offset row, float maximum, float sum,
                        const float* output) {
-  const Offset group = params.num_heads / params.storage.layout.spec.num_kv_heads;
-  const Offset token = params.cu_seqlens_q[unit.sequence] + row / group;
-  const Offset head = unit.kv_head * group + row % group;
+  const auto [token, head] = place_of(params, unit, row);
   float total = sum;
   if (params.sinks != nullptr) total += __builtin_exp2f(params.sinks[head] * kLog2e - maximum);
   const float factor = sum == 0.0f ? 0.0f : params.v_scale / total;
@@ -100,10 +91,7 @@ static void add_block(const Layout& layout, const Block<T>& block, const Scratch
                       const float* alpha) {
   const Offset width = accumulator_width(layout);
   const typename T::Item* columns[kMaxColumns / kLanes];
-  for (Offset column = 0; column < width; column += kLanes) {
-    const Offset tile = block.v_tile[column / layout.tile_columns];
-    columns[column / kLanes] = block.values + tile + column % layout.tile_columns * kValueStep<T>;
-  }
+  find_columns(layout, block, width, columns);
   const Values<T> values{columns, block.value_stride, block.base, block.first, block.last};
   if (rows <= kRows || sizeof(typename T::Item) == sizeof(float)) {
     return for_row_tiles(rows, ValueRows<T>{scratch, values, alpha, width});
@@ -118,20 +106,6 @@ static void add_block(const Layout& layout, const Block<T>& block, const Scratch
   }
   const Values<Fp32> widened{wide, width, 0, block.first, block.last};
   for_row_tiles(rows, ValueRows<Fp32>{scratch, widened, alpha, width});
-}
-
-// scores -> weights, for the keys of one step; scratch.alpha is the factor of what was summed before.
-static void softmax_step(const AttendParams& params, const Unit& unit, Offset step, const Scratch& scratch) {
-  const Offset group = params.num_heads / params.storage.layout.spec.num_kv_heads;
-  const Offset kv_len = params.kv_lens[unit.sequence];
-  const Offset q_len = params.cu_seqlens_q[unit.sequence + 1] - params.cu_seqlens_q[unit.sequence];
-  for (Offset r = 0; r < unit.row_count; ++r) {
-    const KeyRange visible = visible_keys(params, q_len, kv_len, (unit.row_begin + r) / group);
-    const KeyRange range{larger(visible.begin, unit.key_begin) - step, smaller(visible.end, unit.key_end) - step};
-    update_softmax(scratch.scores + r * kStepKeys, range, params.softcap * kLog2e, scratch.maximum + r,
-                   scratch.sum + r * kLanes, scratch.alpha + r);
-  }
-  for (Offset r = 0; r < unit.row_count; r += kLanes) store(scratch.alpha + r, exp2(load(scratch.alpha + r)));
 }
 
 template <class T>
@@ -167,9 +141,7 @@ static void attend_unit(const AttendParams& params, const Unit& unit, const Part
   if (uses_dot_products<T>(params)) {
     copy_query(params, unit, scratch);
     for (Offset step = first; step < unit.key_end; step += kStepKeys) {
-      score_pairs(params, unit, step, factor, scratch);
-      softmax_step(params, unit, step, scratch);
-      add_pairs(params, unit, step, scratch);
+      attend_pairs_step(params, unit, step, factor, scratch);
     }
   } else {
     load_query(params, unit, factor, scratch.q);

@@ -15,6 +15,22 @@ struct Unit {
   Offset partial;  // index of the first row in the partial results, -1: the unit writes the final result
 };
 
+// Query token and head of a packed row.
+struct RowPlace {
+  Offset token, head;
+};
+
+DFC_HOST_DEVICE RowPlace place_of(const AttendParams& params, const Unit& unit, Offset row) {
+  const Offset group = params.num_heads / params.storage.layout.spec.num_kv_heads;
+  return RowPlace{params.cu_seqlens_q[unit.sequence] + row / group, unit.kv_head * group + row % group};
+}
+
+// Elements from the start of the query to a packed row.
+DFC_HOST_DEVICE Offset query_offset(const AttendParams& params, const Unit& unit, Offset row) {
+  const RowPlace place = place_of(params, unit, row);
+  return place.token * params.query_token_stride + place.head * params.query_head_stride;
+}
+
 // Row results of a unit before they are combined with those of the other chunks of keys. Base-2 logarithms.
 struct Partials {
   float* maximum;      // [rows]

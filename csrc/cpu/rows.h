@@ -25,17 +25,24 @@ inline void for_each_piece(const Storage& storage, Part part, Offset token, cons
   }
 }
 
-// The 16-bit elements of one row of a paired part: move(column, element offset within the head's run).
-template <typename Move>
-inline void for_each_paired(const Storage& storage, Part part, Offset token, const Move& move) {
+// The tiles of one row of a paired part: visit(first column, columns, element offset of the first within the run).
+template <typename Visit>
+inline void for_each_paired_tile(const Storage& storage, Part part, Offset token, const Visit& visit) {
   const Layout& layout = storage.layout;
   const Offset row = token % layout.spec.block_size;
   const Offset* tile = storage.tile(part) + token / layout.spec.block_size * layout.column_tiles(part);
   for (Offset first = 0; first < layout.columns(part); first += layout.tile_columns, ++tile) {
     const Offset columns = smaller(layout.tile_columns, layout.columns(part) - first);
-    const Offset start = *tile + paired_element(row, 0, layout.tile_columns);
-    for (Offset column = 0; column < columns; ++column) move(first + column, start + 2 * column);
+    visit(first, columns, *tile + paired_element(row, 0, layout.tile_columns));
   }
+}
+
+// The 16-bit elements of one row of a paired part: move(column, element offset within the head's run).
+template <typename Move>
+inline void for_each_paired(const Storage& storage, Part part, Offset token, const Move& move) {
+  for_each_paired_tile(storage, part, token, [&](Offset first, Offset columns, Offset start) {
+    for (Offset column = 0; column < columns; ++column) move(first + column, start + 2 * column);
+  });
 }
 
 // row -> run, the head's run within its page.
@@ -53,19 +60,15 @@ inline void store_row(const Storage& storage, Part part, Offset token, const cha
 // Both rows of a pair -> run, whole 32-bit words. `token` is even.
 inline void store_row_pair(const Storage& storage, Part part, Offset token, const char* even, const char* odd,
                            char* run) {
-  const Layout& layout = storage.layout;
   const auto* low = reinterpret_cast<const uint16_t*>(even);
   const auto* high = reinterpret_cast<const uint16_t*>(odd);
-  const Offset* tile = storage.tile(part) + token / layout.spec.block_size * layout.column_tiles(part);
-  const Offset row = token % layout.spec.block_size;
-  for (Offset first = 0; first < layout.columns(part); first += layout.tile_columns, ++tile) {
-    const Offset columns = smaller(layout.tile_columns, layout.columns(part) - first);
-    char* words = run + (*tile + paired_element(row, 0, layout.tile_columns)) * layout.spec.item_bytes;
+  for_each_paired_tile(storage, part, token, [&](Offset first, Offset columns, Offset start) {
+    char* words = run + start * storage.layout.spec.item_bytes;
     for (Offset column = 0; column < columns; ++column) {
       const uint32_t word = low[first + column] | static_cast<uint32_t>(high[first + column]) << 16;
       std::memcpy(words + 4 * column, &word, sizeof word);
     }
-  }
+  });
 }
 
 // run -> row.

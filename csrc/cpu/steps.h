@@ -11,6 +11,8 @@ namespace DFC_ISA {
 constexpr Offset kDirectRows = 6;  // up to here keys are read row by row, above they are transposed once for all rows
 constexpr Offset kMaxColumns = 1024;  // of a head's row, checked by the layout
 
+DFC_INLINE Offset accumulator_width(const Layout& layout) { return ceil_div(layout.spec.head_size_v, kLanes) * kLanes; }
+
 // keys[d, key of the step] of the groups of kLanes keys that hold [block.first, block.last).
 template <class T>
 static void transpose_keys(const Layout& layout, const Block<T>& block, float* keys) {
@@ -92,6 +94,20 @@ DFC_INLINE void update_softmax(float* scores, KeyRange range, float softcap, flo
   *change = *maximum - base;
   *maximum = raised;
   store(sum, load(sum) * exp2(Vec{} + *change) + total);
+}
+
+// scores -> weights, for the keys of one step; scratch.alpha is the factor of what was summed before.
+static void softmax_step(const AttendParams& params, const Unit& unit, Offset step, const Scratch& scratch) {
+  const Offset group = params.num_heads / params.storage.layout.spec.num_kv_heads;
+  const Offset kv_len = params.kv_lens[unit.sequence];
+  const Offset q_len = params.cu_seqlens_q[unit.sequence + 1] - params.cu_seqlens_q[unit.sequence];
+  for (Offset r = 0; r < unit.row_count; ++r) {
+    const KeyRange visible = visible_keys(params, q_len, kv_len, (unit.row_begin + r) / group);
+    const KeyRange range{larger(visible.begin, unit.key_begin) - step, smaller(visible.end, unit.key_end) - step};
+    update_softmax(scratch.scores + r * kStepKeys, range, params.softcap * kLog2e, scratch.maximum + r,
+                   scratch.sum + r * kLanes, scratch.alpha + r);
+  }
+  for (Offset r = 0; r < unit.row_count; r += kLanes) store(scratch.alpha + r, exp2(load(scratch.alpha + r)));
 }
 
 }  // namespace DFC_ISA

@@ -20,7 +20,7 @@ from deepseek_flash_cache.engines.transformers.models import (
     require_served,
 )
 from deepseek_flash_cache.engines.transformers.ragged import is_left_padded
-from deepseek_flash_cache.engines.transformers.step import Step, append_rows
+from deepseek_flash_cache.engines.transformers.step import Step, append_rows, counts_from_zero
 from deepseek_flash_cache.pool import Adapter, CacheIdentity, Sequence
 
 
@@ -125,21 +125,15 @@ class FlashCache(Cache):  # type: ignore[misc]
         mask = self._full_mask(batch, end, attention_mask, keys.device)
         if not self.sequences:
             self._open(batch)
-        step = append_rows(pool, self.sequences, mask, columns)
-        if position_ids is None or not step.has_positions(position_ids):
-            self._require_own_positions(step)
-        return step
-
-    def _require_own_positions(self, step: Step) -> None:
-        """Tokens at other positions than the index assumes are never published, and never mixed with adopted ones."""
-        self._counts_from_zero = False
-        if any(row.num_committed for row in self.sequences):
-            for row, count in zip(self.sequences, step.rows.lengths.tolist(), strict=True):
-                row.rollback(min(count, row.num_tokens - row.num_committed))
+        own_places = counts_from_zero(position_ids, mask, columns)
+        if not own_places and any(row.num_committed for row in self.sequences):
             raise ValueError(
                 "position_ids: do not count the tokens of each row from 0, as the reused prefix does; pass those that "
                 "generate makes from the attention mask, or do not call adopt_prefix"
             )
+        step = append_rows(pool, self.sequences, mask, columns)
+        self._counts_from_zero &= own_places  # others are never published
+        return step
 
     def _full_mask(self, batch: int, end: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
         """bool [batch, end] for all columns, checked against what the rows hold already."""

@@ -36,14 +36,20 @@ class Step:
     def columns(self) -> int:
         return self.rows.mask.shape[1]
 
-    def has_positions(self, position_ids: Tensor) -> bool:
-        """Do these position ids count every row's tokens from 0? Only then may K be reused at the same place."""
-        rank = (self.mask.long().cumsum(1) - 1)[:, self.end - self.columns :]
-        return bool(((position_ids == rank) | ~self.rows.mask).all())
-
     @property
     def cu_seqlens_q(self) -> Tensor:
         return self.rows.cu_seqlens
+
+
+def counts_from_zero(position_ids: Tensor | None, mask: Tensor, columns: int) -> bool:
+    """Do the position ids of the last `columns` columns count every row's tokens from 0? Unknown ones do not.
+
+    mask : bool [B, all columns so far]. Only such tokens' K may be reused at the same place of another sequence.
+    """
+    if position_ids is None:
+        return False
+    rank = (mask.long().cumsum(1) - 1)[:, mask.shape[1] - columns :]
+    return bool(((position_ids == rank) | ~mask[:, mask.shape[1] - columns :]).all())
 
 
 def append_rows(pool: KVPool, sequences: Rows[Sequence], mask: Tensor, columns: int) -> Step:
