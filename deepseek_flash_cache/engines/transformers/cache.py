@@ -115,6 +115,8 @@ class FlashCache(Cache):  # type: ignore[misc]
             self._step = self._make_step(keys, layer.columns, attention_mask, position_ids)
         except Exception:
             layer.columns -= columns
+            if self._mask is None:  # the first forward of this cache: its rows were opened for nothing
+                self.reset()
             raise
         self._mask = self._step.mask
         return self._step

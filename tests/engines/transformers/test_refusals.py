@@ -68,7 +68,8 @@ def test_an_exhausted_pool_says_what_is_missing_and_keeps_nothing():
     cache = FlashCache(model.config, pool)
     with pytest.raises(PoolExhausted, match=r"\d+ block.*\d+"):
         generate(model, inputs, cache)
-    pool.blocks.check()
+    pool.blocks.check_idle()
+    assert torch.equal(generate(model, prompts((33,)), cache), generate(model, prompts((33,))))  # another batch size
     cache.free()
     pool.blocks.check_idle()
     with FlashCache(model.config, pool) as cache:  # the next request runs

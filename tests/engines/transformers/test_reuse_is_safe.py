@@ -85,6 +85,7 @@ def test_other_positions_after_an_adopted_prefix_are_refused(model, pool):
         with pytest.raises(ValueError, match="position_ids"):
             forward(model, cache, ids_of(4), position_ids=torch.arange(4)[None])
         pool.blocks.check()
+        assert torch.equal(generate(model, full(ids_of(100)), cache), generate(model, full(ids_of(100))))  # as it was
     check_later_request(model, pool, ids_of(100), least_hits=96)
 
 
