@@ -113,8 +113,8 @@ struct ScorePairs {
   }
 };
 
-static void score_pairs(const AttendParams& params, const Unit& unit, Offset step, float factor,
-                        const Block<Bf16Paired>* blocks, int count, const Scratch& scratch) {
+DFC_INLINE void score_pairs(const AttendParams& params, const Unit& unit, Offset step, float factor,
+                            const Block<Bf16Paired>* blocks, int count, const Scratch& scratch) {
   const Layout& layout = params.storage.layout;
   const bool few = unit.row_count <= kFewRows;
   const char* next = few ? next_run<Bf16Paired>(params, unit, scratch, step) : nullptr;
@@ -177,8 +177,8 @@ DFC_INLINE void round_weights(Offset rows, const Scratch& scratch) {
   }
 }
 
-static void add_pairs(const Layout& layout, const Block<Bf16Paired>* blocks, int count, Offset rows,
-                      const Scratch& scratch) {
+DFC_INLINE void add_pairs(const Layout& layout, const Block<Bf16Paired>* blocks, int count, Offset rows,
+                          const Scratch& scratch) {
   const Offset width = accumulator_width(layout);
   round_weights(rows, scratch);
   for (int i = 0; i < count; ++i) {
@@ -190,6 +190,7 @@ static void add_pairs(const Layout& layout, const Block<Bf16Paired>* blocks, int
   }
 }
 
+// Its parts are inlined: with the blocks in memory, stores of scores would force them to be read again and again.
 static void attend_pairs_step(const AttendParams& params, const Unit& unit, Offset step, float factor,
                               const Scratch& scratch) {
   Block<Bf16Paired> blocks[2];
