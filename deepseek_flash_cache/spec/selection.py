@@ -21,8 +21,8 @@ RECENT_TOKENS = 64
 class Selection:
     """Which tokens each (row, kv head) reads.
 
-    tokens : int32 [B, Hkv, S], positions in the sequence, ascending; entries past `counts` are -1
-    counts : int32 [B, Hkv]
+    tokens : int32 [B, Hkv, width], positions in the sequence, ascending; entries past the selected ones are -1
+    counts : int32 [B, Hkv], the selected ones; kv_len: the row reads everything and lists nothing
     missed_mass : float32 [B, Hkv], estimated attention of the tokens left out; 0 where all are read
     fell_back : bool [B, Hkv], scores were NaN and all tokens are read
     """
@@ -85,53 +85,46 @@ def score(
 
 
 def select(
-    mass: Tensor,  # float32 [B, Hkv, N]
+    mass: Tensor,  # float32 [B, Hkv, N], not negative
     kv_lens: Tensor,  # int32 [B]
     budgets: Tensor,  # int32 [B]
-    protected: Tensor | None = None,  # bool [B, N]
+    width: int,
+    protect: Tensor | None = None,  # bool [B, N]
 ) -> Selection:
-    """The `budgets[b]` heaviest tokens of each (row, kv head), the first 16, last 64 and protected ones among them.
+    """The `budgets[b]` heaviest tokens of each (row, kv head), the first 16 and last 64 always among them.
 
-    Ties go to the lowest position. A budget of kv_len or more selects all tokens; so do scores with a NaN, and the
-    forced tokens where they outnumber the budget.
+    Next come the tokens of `protect`, then the heaviest; ties go to the lowest position. Budgets below 80 mean 80. A
+    budget of kv_len or more reads everything, and so does a row whose scores hold a NaN. ValueError for a budget in use
+    that is more than `width`, the room for positions.
     """
     lengths, wanted = kv_lens.tolist(), budgets.tolist()
-    chosen = torch.zeros(mass.shape, dtype=torch.bool, device=mass.device)
-    bad = torch.zeros(mass.shape[:2], dtype=torch.bool, device=mass.device)
+    tokens = torch.full((*mass.shape[:2], width), -1, dtype=torch.int32, device=mass.device)
+    counts = kv_lens[:, None].repeat(1, mass.shape[1])
+    missed = torch.zeros(mass.shape[:2], device=mass.device)
+    fell_back = torch.zeros(mass.shape[:2], dtype=torch.bool, device=mass.device)
     for b, (length, budget) in enumerate(zip(lengths, wanted, strict=True)):
-        if budget >= length:
-            chosen[b, :, :length] = True
+        require(0 <= length <= mass.shape[2], f"kv_lens[{b}]", length, f"in [0, {mass.shape[2]}], the scores given")
+        count = max(budget, SINK_TOKENS + RECENT_TOKENS)
+        if count >= length:
             continue
-        row = mass[b, :, :length]
-        forced = _forced(length, None if protected is None else protected[b, :length], mass.device)
-        free = max(0, budget - int(forced.sum()))
-        order = row.masked_fill(forced, -1.0).sort(dim=-1, descending=True, stable=True).indices
-        chosen[b, :, :length] = forced
-        chosen[b, :, :length].scatter_(1, order[:, :free], True)
-        bad[b] = row.isnan().any(dim=-1)
-        chosen[b, :, :length] |= bad[b, :, None]
-    return Selection(*_positions(chosen), _missed(mass, chosen, kv_lens), bad)
+        require(count <= width, f"budgets[{b}]", budget, f"at most {width}, the width asked for")
+        fell_back[b] = mass[b, :, :length].isnan().any(dim=-1)
+        for h in range(mass.shape[1]):
+            if fell_back[b, h]:
+                continue
+            chosen = _heaviest(mass[b, h, :length], count, None if protect is None else protect[b, :length])
+            tokens[b, h, :count], counts[b, h] = chosen.int(), count
+            missed[b, h] = (1.0 - mass[b, h, chosen].sum()).clamp(min=0.0)
+    return Selection(tokens, counts, missed, fell_back)
 
 
-def _forced(length: int, protected: Tensor | None, device: torch.device) -> Tensor:
-    position = torch.arange(length, device=device)
-    forced = (position < SINK_TOKENS) | (position >= length - RECENT_TOKENS)
-    return forced if protected is None else forced | protected
-
-
-def _positions(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Ascending positions, -1 behind them, and their number."""
-    counts = chosen.sum(dim=-1, dtype=torch.int32)
-    width = int(counts.max()) if counts.numel() else 0
-    order = chosen.to(torch.uint8).sort(dim=-1, descending=True, stable=True).indices[..., :width]
-    unused = torch.arange(width, device=chosen.device) >= counts[..., None]
-    return order.to(torch.int32).masked_fill(unused, -1), counts
-
-
-def _missed(mass: Tensor, chosen: Tensor, kv_lens: Tensor) -> Tensor:
-    everything = chosen.sum(dim=-1) == kv_lens[:, None]
-    left = 1.0 - mass.masked_fill(~chosen, 0.0).sum(dim=-1)
-    return left.clamp(min=0.0).masked_fill(everything, 0.0)
+def _heaviest(mass: Tensor, count: int, protect: Tensor | None) -> Tensor:
+    """Ascending positions of `count` tokens of one row."""
+    rank = mass if protect is None else mass.masked_fill(protect, 2.0)  # masses are at most 1
+    position = torch.arange(len(mass), device=mass.device)
+    ends = (position < SINK_TOKENS) | (position >= len(mass) - RECENT_TOKENS)
+    order = rank.masked_fill(ends, 3.0).sort(descending=True, stable=True).indices
+    return order[:count].sort().values
 
 
 def attend_selected(
@@ -151,7 +144,8 @@ def attend_selected(
 ) -> Attention:
     """`attend` of decode rows over the selected tokens only: what the others hold does not matter.
 
-    Raises ValueError for a count outside [0, S] or a selected position outside [0, kv_len).
+    A count of kv_len reads everything. ValueError for another count outside [0, S] or a selected position outside
+    [0, kv_len).
     """
     check_selection(tokens, counts, kv_lens, layout)
     group = query.shape[1] // layout.num_kv_heads
@@ -160,7 +154,8 @@ def attend_selected(
     for b, length in enumerate(kv_lens.tolist()):
         key, value = gather(cache, block_table[b], length, layout, k_scale, v_scale)
         for h in range(layout.num_kv_heads):
-            chosen, heads = tokens[b, h, : int(counts[b, h])].long(), slice(h * group, (h + 1) * group)
+            count, heads = int(counts[b, h]), slice(h * group, (h + 1) * group)
+            chosen = torch.arange(length, device=query.device) if count == length else tokens[b, h, :count].long()
             starts = [torch.tensor([0, end], dtype=torch.int32, device=query.device) for end in (1, len(chosen))]
             rows = query[b : b + 1, heads].float(), key[chosen, h : h + 1], value[chosen, h : h + 1]
             sink = None if sinks is None else sinks[heads]
@@ -175,8 +170,9 @@ def check_selection(tokens: Tensor, counts: Tensor, kv_lens: Tensor, layout: Lay
     check_index("tokens", tokens, torch.int32, (batch, heads, None), kv_lens)
     check_index("counts", counts, torch.int32, (batch, heads), kv_lens)
     width = tokens.shape[2]
-    require(bool(((counts >= 0) & (counts <= width)).all()), "counts", counts.tolist(), f"in [0, {width}]")
-    used = torch.arange(width, device=tokens.device) < counts[..., None]
+    listed = torch.where(counts == kv_lens[:, None], 0, counts)
+    require(bool(((listed >= 0) & (listed <= width)).all()), "counts", counts.tolist(), f"kv_len or in [0, {width}]")
+    used = torch.arange(width, device=tokens.device) < listed[..., None]
     inside = (tokens >= 0) & (tokens < kv_lens[:, None, None])
     require(bool((inside | ~used).all()), "tokens", "a position outside its sequence", "in [0, kv_len)")
 

@@ -102,7 +102,7 @@ def test_keys_that_cannot_be_sketched_make_their_head_read_all(spoil):
     selection.summarise(cache, side, torch.arange(128), layout, gate)
     table, lens = torch.tensor([[0, 1]], dtype=torch.int32), torch.tensor([128], dtype=torch.int32)
     mass = selection.score(torch.randn(1, 2, 64), cache, side, table, lens, layout, gate, softmax_scale=0.1)
-    chosen = selection.select(mass, lens, torch.tensor([100], dtype=torch.int32))
+    chosen = selection.select(mass, lens, torch.tensor([100], dtype=torch.int32), 100)
     assert chosen.fell_back.tolist() == [[False, True]]
     assert chosen.counts.tolist() == [[100, 128]]
 
@@ -111,30 +111,37 @@ def test_selection_keeps_the_ends_the_heaviest_and_the_lowest_of_equals():
     mass = torch.full((1, 1, 300), 1 / 600)
     mass[0, 0, [50, 120, 200]] = 0.1
     lens, budget = torch.tensor([300], dtype=torch.int32), torch.tensor([16 + 64 + 5], dtype=torch.int32)
-    chosen = selection.select(mass, lens, budget)
+    chosen = selection.select(mass, lens, budget, 90)
     expected = [*range(16), 16, 17, 50, 120, 200, *range(236, 300)]
-    assert chosen.tokens[0, 0].tolist() == expected
+    assert chosen.tokens[0, 0].tolist() == [*expected, *[-1] * 5]
     assert math.isclose(chosen.missed_mass[0, 0], 1 - float(mass[0, 0, expected].sum()), abs_tol=1e-6)
 
 
 def test_rows_have_budgets_of_their_own():
     mass = torch.rand(3, 2, 500)
     lens = torch.tensor([10, 300, 500], dtype=torch.int32)
-    together = selection.select(mass, lens, torch.tensor([256, 300, 120], dtype=torch.int32))
+    together = selection.select(mass, lens, torch.tensor([256, 300, 120], dtype=torch.int32), 120)
     assert together.counts.tolist() == [[10, 10], [300, 300], [120, 120]]
-    assert (together.tokens[0, :, 10:] == -1).all()
-    alone = selection.select(mass[2:], lens[2:], torch.tensor([120], dtype=torch.int32))
-    assert torch.equal(alone.tokens[0], together.tokens[2, :, :120])
+    assert (together.tokens[:2] == -1).all()  # rows that read everything list nothing
+    alone = selection.select(mass[2:], lens[2:], torch.tensor([120], dtype=torch.int32), 120)
+    assert torch.equal(alone.tokens[0], together.tokens[2])
 
 
-def test_protected_tokens_are_kept():
+def test_a_budget_wider_than_the_room_is_refused():
+    with pytest.raises(ValueError, match=r"budgets\[0\]: 120"):
+        selection.select(*(torch.rand(1, 2, 500), torch.tensor([500]).int(), torch.tensor([120]).int(), 100))
+
+
+def test_protected_tokens_are_kept_before_the_heaviest():
     mass, lens = torch.rand(1, 1, 500), torch.tensor([500], dtype=torch.int32)
-    protected = torch.zeros(1, 500, dtype=torch.bool)
-    protected[0, [100, 150]] = True
+    protect = torch.zeros(1, 500, dtype=torch.bool)
+    protect[0, [100, 150]] = True
     mass[0, 0, [100, 150]] = 0.0
-    chosen = selection.select(mass, lens, torch.tensor([90], dtype=torch.int32), protected)
+    chosen = selection.select(mass, lens, torch.tensor([90], dtype=torch.int32), 90, protect)
     assert {100, 150} <= set(chosen.tokens[0, 0].tolist())
-    assert chosen.counts.item() == 90
+    protect[0] = True
+    crowded = selection.select(mass, lens, torch.tensor([90], dtype=torch.int32), 90, protect)
+    assert crowded.tokens[0, 0].tolist() == [*range(26), *range(436, 500)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.id)
@@ -143,7 +150,7 @@ def test_all_selected_is_dense(layout):
     cache, side, table, lens, _ = make_pool(layout, LENGTHS, gate)
     query = torch.randn(len(LENGTHS), 2 * layout.num_kv_heads, layout.head_size).to(layout.dtype)
     mass = selection.score(query, cache, side, table, lens, layout, gate, softmax_scale=0.1)
-    chosen = selection.select(mass, lens, lens)
+    chosen = selection.select(mass, lens, lens, 0)
     options = {"softmax_scale": 0.1, "softcap": 5.0, "sinks": torch.randn(2 * layout.num_kv_heads)}
     sparse = selection.attend_selected(query, cache, table, lens, chosen.tokens, chosen.counts, layout, **options)
     starts = torch.arange(len(LENGTHS) + 1, dtype=torch.int32)
