@@ -96,6 +96,12 @@ DEV T ldg_coherent(const void* source) {
   return *static_cast<const volatile T*>(source);
 }
 template <>
+DEV u64x ldg_coherent<u64x>(const void* source) {
+  u64x v;
+  asm volatile("ld.volatile.global.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(source) : "memory");
+  return v;
+}
+template <>
 DEV u128 ldg_coherent<u128>(const void* source) {
   u128 v;
   asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
