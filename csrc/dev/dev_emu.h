@@ -24,7 +24,7 @@ namespace emu = dfc::emu;
 
 inline int tid() { return emu::current->tid; }
 inline int lane() { return emu::current->lane(); }
-inline int warp() { return emu::current->warp(); }
+inline int warp(DEV_SITE) { return emu::warp_number(site); }
 inline int block_x() { return emu::block->x; }
 inline int block_y() { return emu::block->y; }
 inline int block_z() { return emu::block->z; }
@@ -111,18 +111,18 @@ inline void fence_device() { emu::fence_device(); }
 template <class T>
 T lds(uint32_t offset, DEV_SITE) {
   T value;
-  std::memcpy(&value, emu::read_shared(offset, sizeof(T), sizeof(T), site, tid()), sizeof value);
+  std::memcpy(&value, emu::access_shared(offset, sizeof(T), emu::Touch::kRead, site, tid()), sizeof value);
   emu::trace_access(emu::AccessKind::kSharedLoad, offset, sizeof(T), site);
   return value;
 }
 template <class T>
 void sts(uint32_t offset, T value, DEV_SITE) {
-  std::memcpy(emu::write_shared(offset, sizeof(T), sizeof(T), site, tid()), &value, sizeof value);
+  std::memcpy(emu::access_shared(offset, sizeof(T), emu::Touch::kWrite, site, tid()), &value, sizeof value);
   emu::trace_access(emu::AccessKind::kSharedStore, offset, sizeof(T), site);
 }
-// An atomic is ordered with other atomics only; as a plain access it would be a race.
 inline uint32_t atomic_add_shared(uint32_t offset, uint32_t value, DEV_SITE) {
-  uint8_t* place = emu::atomic_shared(offset, site);
+  uint8_t* place = emu::access_shared(offset, sizeof value, emu::Touch::kAtomic, site, tid());
+  emu::trace_access(emu::AccessKind::kSharedAtomic, offset, sizeof value, site);
   uint32_t before;
   std::memcpy(&before, place, sizeof before);
   const uint32_t after = before + value;
@@ -153,7 +153,7 @@ inline void mbar_wait(uint32_t offset, int parity, DEV_SITE) { emu::wait_mbarrie
 inline void bulk_g2s(uint32_t offset, const void* source, int bytes, uint32_t mbar, DEV_SITE) {
   emu::copy_bulk(offset, source, bytes, mbar, site);
 }
-inline void fence_async() {}  // the order between ordinary accesses and bulk copies is not modelled
+inline void fence_async() { emu::fence_proxy(*emu::current); }
 
 // Element types
 
@@ -166,7 +166,7 @@ struct F16 {
     high = emu::half_to_float(static_cast<uint16_t>(pair >> 16));
   }
   static void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, DEV_SITE) {
-    emu::MatrixMultiply call{c, a, b0, b1};
+    emu::MatrixMultiply call{c, a, b0, b1, site};
     emu::collective("mma.f16", emu::multiply_half, &call, site);
   }
 };
@@ -180,7 +180,7 @@ struct BF16 {
     high = emu::bfloat_to_float(static_cast<uint16_t>(pair >> 16));
   }
   static void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, DEV_SITE) {
-    emu::MatrixMultiply call{c, a, b0, b1};
+    emu::MatrixMultiply call{c, a, b0, b1, site};
     emu::collective("mma.bf16", emu::multiply_bfloat, &call, site);
   }
 };

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "emu/async.h"
+
 namespace dfc {
 namespace emu {
 
@@ -37,28 +39,28 @@ void switch_to(Lane* next) {
   switch_fiber(from ? from->fiber : block->main, next ? next->fiber : block->main, next ? next->tid : -1, leaving);
 }
 
+std::string block_name() {
+  return block->kernel + ": block (" + std::to_string(block->x) + "," + std::to_string(block->y) + "," +
+         std::to_string(block->z) + ")";
+}
+
+std::string place_text(Site site) {
+  return site.line == 0 ? "" : std::string(base_name(site.file)) + ":" + std::to_string(site.line);
+}
+
 std::string deadlock_text() {
-  std::string text = block->kernel + ": DEADLOCK in block (" + std::to_string(block->x) + "," +
-                     std::to_string(block->y) + "," + std::to_string(block->z) + "):";
+  std::string text = block_name() + " DEADLOCK:";
   for (const Lane& lane : block->lanes) {
     if (lane.state == State::kDone) continue;
     if (text.size() > 600) return text + " ...";
-    text += " thread " + std::to_string(lane.tid) + " at " + lane.wait_name + " " + base_name(lane.wait_site.file) +
-            ":" + std::to_string(lane.wait_site.line) + ";";
+    text += " thread " + std::to_string(lane.tid) + " at " + lane.wait_name + " " + place_text(lane.wait_site) + ";";
   }
   return text;
 }
 
 void release_block_barrier() {
-  Clock joined{};
-  for (const Warp& warp : block->warps) join(joined, warp.clock);
-  for (size_t w = 0; w < block->warps.size(); ++w) {
-    Warp& warp = block->warps[w];
-    warp.clock = joined;
-    ++warp.clock[w];
-    ++warp.sync_epoch;
-    if (options.trace) flush_trace(*block, static_cast<int>(w));
-  }
+  order_block();
+  for (size_t w = 0; w < block->warps.size() && options.trace; ++w) flush_trace(*block, static_cast<int>(w));
   for (Lane& lane : block->lanes) {
     if (lane.state == State::kAtBarrier) make_ready(lane);
   }
@@ -99,20 +101,31 @@ void run_next() {
       return;
     }
     const int alive = block->num_threads - block->done;
-    if (alive == 0) return switch_to(nullptr);
+    if (alive == 0) {
+      const std::string left = copies_left();
+      if (!left.empty()) record_failure(block_name() + ": " + left);
+      return switch_to(nullptr);
+    }
     if (block->at_barrier == alive) {
       release_block_barrier();
-      continue;
+    } else if (!finish_bulk_copy()) {
+      record_failure(deadlock_text());
     }
-    record_failure(deadlock_text());
   }
 }
 
 void check_copies_waited() {
-  if (!current->open.empty()) fail(Site{"", 0}, "ends with cp.async that were never committed");
+  if (!current->open.empty()) fail(Site{}, "ends with cp.async that were never committed");
   for (const auto& group : current->groups) {
-    if (!group.empty()) fail(Site{"", 0}, "ends with cp.async in flight (missing wait)");
+    if (!group.empty()) fail(Site{}, "ends with cp.async in flight (missing wait)");
   }
+}
+
+// A lane that ends leaves collectives of its warp for ever incomplete.
+void check_nobody_waits() {
+  const Collective& meeting = warp_of(*current).collective;
+  if (meeting.arrived == 0) return;
+  fail(Site{}, "ended while other lanes of its warp are at %s %s", meeting.name, place_text(meeting.site).c_str());
 }
 
 void thread_entry() {
@@ -120,11 +133,13 @@ void thread_entry() {
   try {
     block->run(block->args);
     check_copies_waited();
+    check_nobody_waits();
   } catch (const Failure& failure) {
     record_failure(failure.message);
   }
   current->state = State::kDone;
   warp_of(*current).ready &= ~(1u << current->lane());
+  warp_of(*current).ended |= 1u << current->lane();
   ++block->done;
   run_next();
   std::abort();  // a thread that has ended is never resumed
@@ -141,15 +156,27 @@ uint32_t random_bits() {
 
 void seed_random(uint64_t seed) { random_state = seed * 0x9E3779B97F4A7C15ull + 88172645463325252ull; }
 
+static std::string failure_text(int tid, Site site, const char* format, va_list arguments) {
+  char what[512];
+  std::vsnprintf(what, sizeof what, format, arguments);
+  const std::string place = place_text(site);
+  return block_name() + " thread " + std::to_string(tid) + " (warp " + std::to_string(tid >> 5) + " lane " +
+         std::to_string(tid & 31) + ") " + place + (place.empty() ? "" : ": ") + what;
+}
+
 void fail(Site site, const char* format, ...) {
-  char what[512], text[768];
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(what, sizeof what, format, arguments);
+  const std::string text = failure_text(current->tid, site, format, arguments);
   va_end(arguments);
-  const int tid = current ? current->tid : -1;
-  std::snprintf(text, sizeof text, "%s: block (%d,%d,%d) thread %d (warp %d lane %d) %s:%d: %s", block->kernel.c_str(),
-                block->x, block->y, block->z, tid, tid >> 5, tid & 31, base_name(site.file), site.line, what);
+  throw Failure{text};
+}
+
+void fail_of(int tid, Site site, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const std::string text = failure_text(tid, site, format, arguments);
+  va_end(arguments);
   throw Failure{text};
 }
 
@@ -170,7 +197,9 @@ void make_ready(Lane& lane) {
 }
 
 void maybe_preempt() {
-  if (options.seed != 0 && (random_bits() & 255) < kPreemptOf256) run_next();
+  if (options.seed == 0 || (random_bits() & 255) >= kPreemptOf256) return;
+  if (options.lazy_async == kDfcEmuRandom) finish_bulk_copy();
+  run_next();
 }
 
 void run_block(Block& prepared) {
@@ -178,6 +207,7 @@ void run_block(Block& prepared) {
   block->num_warps = (block->num_threads + 31) / 32;
   block->lanes.resize(static_cast<size_t>(block->num_threads));
   block->warps.resize(static_cast<size_t>(block->num_warps));
+  block->readers = ReaderPool(block->warps.size());
   reserve_stacks(block->lanes.size());
   for (int tid = 0; tid < block->num_threads; ++tid) {
     Lane& lane = block->lanes[static_cast<size_t>(tid)];
@@ -186,7 +216,6 @@ void run_block(Block& prepared) {
     Warp& warp = warp_of(lane);
     warp.members |= 1u << lane.lane();
     warp.ready = warp.members;
-    warp.clock[static_cast<size_t>(lane.warp())] = 1;
   }
   current = nullptr;
   run_next();

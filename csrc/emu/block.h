@@ -1,33 +1,25 @@
 // One block of threads while it runs. Threads are fibers; one of them runs at a time, and switches happen only where a
-// thread waits or, with a seed, where a collective ends.
-//
-// Order between threads is a happens-before relation by vector clocks, one component per warp: what a warp did before
-// its clock was taken over by another warp (at a barrier) is ordered before what that warp does next. Within a warp
-// `sync_epoch` counts the points that order its lanes.
+// thread waits or, with a seed, where a collective ends. Which accesses are ordered does not depend on the schedule
+// that was run: see order.h.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "emu/emu.h"
 #include "emu/fiber.h"
+#include "emu/order.h"
+#include "emu/shadow.h"
 #include "emu/trace.h"
 
 namespace dfc {
 namespace emu {
-
-constexpr int kMaxWarps = 32;
-constexpr int kAsyncUnit = kMaxWarps;  // the unit that performs bulk copies has a clock of its own
-
-using Clock = std::array<uint32_t, kMaxWarps + 1>;
-
-inline void join(Clock& into, const Clock& other) {
-  for (size_t i = 0; i < into.size(); ++i) into[i] = into[i] < other[i] ? other[i] : into[i];
-}
 
 enum class State { kReady, kWaits, kAtBarrier, kDone };
 
@@ -48,7 +40,9 @@ struct Lane {
   const void* waits_for = nullptr;          // an mbarrier or a named barrier
   std::vector<AsyncCopy> open;              // cp.async not committed yet
   std::deque<std::vector<AsyncCopy>> groups;  // committed, the oldest first
-  std::vector<Access> accesses;             // since the last rendezvous of the warp, for the trace
+  std::vector<Access> accesses;               // since the last rendezvous of the warp, for the trace
+  uint32_t step = 1;
+  std::unique_ptr<Knowledge> learnt;  // by this lane alone, since the last point that orders the warp
 
   int lane() const { return tid & 31; }
   int warp() const { return tid >> 5; }
@@ -65,39 +59,31 @@ struct Collective {
 };
 
 struct Warp {
-  uint32_t members = 0, ready = 0;  // bits of lanes
+  uint32_t members = 0, ready = 0, ended = 0;  // bits of lanes
   Collective collective;
-  Clock clock{};
-  uint32_t sync_epoch = 1;
+  Knowledge known;
+  uint32_t epoch = 1;
 };
 
 struct NamedBarrier {
   int threads = 0, arrived = 0;
-  Clock clock{};
+  uint32_t generation = 0, waiting = 0;  // waiting: bits of warps
+  Knowledge gathered;
 };
 
 struct MBarrier {
   int expected = 0, pending = 0;
   int64_t transactions = 0;
   uint32_t phase = 0;
-  Clock clock{};
-  std::vector<AsyncCopy> copies;
+  Knowledge gathered, completed;  // of arrivals so far, of those that completed a phase
+  std::vector<AsyncCopy> copies;  // of this phase
+  bool unwaited = false;          // a phase with copies has completed, and nobody has waited for it
+  Site site{};                    // of the last copy
 };
 
-// What is known of two bytes of shared memory.
-struct Cell {
-  uint32_t write_clock = 0, write_epoch = 0;
-  uint32_t read_clock = 0, read_epoch = 0;
-  int16_t writer = -1, write_warp = -1;  // thread; kAsyncUnit for what a bulk copy brought
-  int16_t reader = -1, read_warp = -1;   // kManyWarps: read_clock is an index of Block::readers
-  int16_t in_flight = -1;                // thread whose asynchronous copy has not landed
-  bool initialised = false;
-  bool atomic = false;  // last written by an atomic
-};
-
-struct Readers {
-  std::array<uint32_t, kMaxWarps> clock{}, epoch{};
-  std::array<int16_t, kMaxWarps> reader{};
+struct BulkCopy {
+  uint32_t mbarrier;
+  AsyncCopy copy;
 };
 
 struct Block {
@@ -109,11 +95,13 @@ struct Block {
   std::vector<Warp> warps;
   uint8_t* shared = nullptr;
   size_t shared_bytes = 0;
-  std::vector<Cell> cells;
-  std::vector<Readers> readers;
+  std::vector<Granule> granules;
+  std::unordered_map<uint64_t, Granule> global_granules;
+  ReaderPool readers{1};
   std::map<uint32_t, MBarrier> mbarriers;
   std::array<NamedBarrier, 16> named{};
-  uint32_t async_clock = 1;
+  std::deque<BulkCopy> bulk_in_flight;
+  uint32_t async_epoch = 1;
   Fiber main;
   void (*run)(const void*) = nullptr;
   const void* args = nullptr;
@@ -138,6 +126,7 @@ void seed_random(uint64_t seed);
 
 // Ends the launch with a message that names the thread and the place.
 [[noreturn]] __attribute__((format(printf, 2, 3))) void fail(Site site, const char* format, ...);
+[[noreturn]] __attribute__((format(printf, 3, 4))) void fail_of(int tid, Site site, const char* format, ...);
 
 // Marks the current thread as waiting and runs others until something makes it ready.
 void wait_here(State state, const char* name, Site site, const void* what = nullptr);

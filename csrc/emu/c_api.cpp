@@ -69,7 +69,7 @@ void run_grid(const std::string& name, const Kernel& kernel, unsigned threads, s
     next.num_threads = static_cast<int>(threads);
     next.shared = shared.data();
     next.shared_bytes = shared_bytes;
-    if (options.detect_races) next.cells.resize(shared_bytes / 2 + 1);
+    if (options.detect_races) next.granules.resize(shared_bytes / kGranuleBytes + 1);
     next.run = kernel.run;
     next.args = args;
     run_block(next);
@@ -127,6 +127,8 @@ DFC_EXPORT const char* dfc_emu_trace() {
   answer = trace_json();
   return answer.c_str();
 }
+
+DFC_EXPORT size_t dfc_emu_trace_requests(const dfc_emu_request** first) { return trace_requests(first); }
 
 DFC_EXPORT void dfc_emu_clear_trace() { clear_trace(); }
 

@@ -13,7 +13,7 @@ struct dfc_emu_options {
   uint64_t seed;     // of the order of blocks and warps; 0: in order, without preemption
   int lazy_async;    // asynchronous copies land at their issue (0), at the wait for them (1), or either (2)
   int detect_races;  // of shared memory within a block and of global memory between blocks
-  int trace;         // record every access, see dfc_emu_trace
+  int trace;         // 1: add up accesses, see dfc_emu_trace; 2: keep every request as well
 };
 
 void dfc_emu_configure(const dfc_emu_options* options);
@@ -31,6 +31,20 @@ void dfc_emu_clear_buffers();
 // requests, lanes, bytes, and sectors and lines (global) or wavefronts and ideal wavefronts (shared).
 const char* dfc_emu_trace();
 void dfc_emu_clear_trace();
+
+// One memory instruction of one warp.
+struct dfc_emu_request {
+  const char* file;
+  int32_t line, column, kind;  // kind: 0 global load, 1 global store, 2 shared load, 3 shared store, 4 ldmatrix,
+                               // 5 cp.async source, 6 cp.async target, 7 bulk copy source, 8 global atomic,
+                               // 9 shared atomic, 10 bulk copy target
+  uint32_t bytes;  // of each lane
+  uint32_t lanes;  // bits of those that took part
+  int32_t block, warp;
+  uint64_t address[32];  // of each lane; an offset if shared
+};
+// Those of launches with trace = 2 since the last clear. Valid until the next launch.
+size_t dfc_emu_trace_requests(const dfc_emu_request** first);
 
 // Names of the kernels in this library, one per line.
 const char* dfc_emu_kernels();

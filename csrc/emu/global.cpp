@@ -9,20 +9,20 @@ namespace {
 
 struct Buffer {
   size_t bytes;
-  std::string name;
+  std::string name, memory;  // memory: how messages begin that name a place in it
   bool writable, written;
 };
 
 std::map<uintptr_t, Buffer> buffers;
 
-// Who touched bytes of an aligned 16-byte granule in this launch. A stamp counts the fences of its block.
-struct Touch {
+// Which bytes of an aligned 16-byte granule a block has touched in this launch. A stamp counts the fences of its block.
+struct BlockTouch {
   int block;
   uint32_t stamp;
   uint16_t mask;
-  bool write;
+  Touch touch;
 };
-std::unordered_map<uintptr_t, std::vector<Touch>> touched;
+std::unordered_map<uintptr_t, std::vector<BlockTouch>> touched;
 
 struct History {
   uint32_t stamp = 1;
@@ -36,6 +36,17 @@ void merge(std::map<int, uint32_t>& into, const std::map<int, uint32_t>& other) 
     uint32_t& known = into[who];
     known = known < stamp ? stamp : known;
   }
+}
+
+Touch touch_of(AccessKind kind) {
+  if (kind == AccessKind::kAtomic) return Touch::kAtomic;
+  return kind == AccessKind::kGlobalStore ? Touch::kWrite : Touch::kRead;
+}
+
+const char* verb(Touch touch) { return touch == Touch::kRead ? "read" : touch == Touch::kWrite ? "write" : "atomic"; }
+
+uint16_t mask_of(uintptr_t place, uint32_t bytes) {
+  return static_cast<uint16_t>(((1u << bytes) - 1) << (place % kGranuleBytes));
 }
 
 Buffer* buffer_of(uintptr_t place, size_t bytes, const char* what, Site site) {
@@ -52,66 +63,95 @@ Buffer* buffer_of(uintptr_t place, size_t bytes, const char* what, Site site) {
   return &found->second;
 }
 
-bool ordered_before_us(const Touch& touch) {
-  const auto& seen = histories[block->index].seen;
-  const auto known = seen.find(touch.block);
-  return known != seen.end() && known->second >= touch.stamp;
-}
-
-void note(uintptr_t place, uint32_t bytes, bool write, Site site) {
-  const uintptr_t granule = place & ~uintptr_t{15};
-  const auto mask = static_cast<uint16_t>(((1u << bytes) - 1) << (place & 15));
-  std::vector<Touch>& touches = touched[granule];
+void check_between_blocks(uintptr_t place, uint32_t bytes, Touch touch, Site site) {
+  const History& own = histories[block->index];
+  const uint16_t mask = mask_of(place, bytes);
+  // who acquires through an atomic is behind that atomic itself, though no fence follows it
+  const uint32_t stamp = touch == Touch::kAtomic ? own.stamp - 1 : own.stamp;
+  std::vector<BlockTouch>& touches = touched[place / kGranuleBytes];
   bool known = false;
-  for (Touch& touch : touches) {
-    if (touch.block == block->index) {
-      if (touch.write != write || touch.stamp != histories[block->index].stamp) continue;
-      touch.mask |= mask;
+  for (BlockTouch& other : touches) {
+    if (other.block == block->index) {
+      if (other.touch != touch || other.stamp != stamp) continue;
+      other.mask |= mask;
       known = true;
       continue;
     }
-    if (!(touch.mask & mask) || (!touch.write && !write) || ordered_before_us(touch)) continue;
-    fail(site, "race between blocks: %s of bytes that block %d %s in this launch, without fence and atomic between",
-         write ? "write" : "read", touch.block, touch.write ? "wrote" : "read");
+    if (!(other.mask & mask) || (other.touch == touch && touch != Touch::kWrite)) continue;
+    const auto seen = own.seen.find(other.block);
+    if (seen != own.seen.end() && seen->second >= other.stamp) continue;
+    fail(site,
+         "race between blocks: %s of bytes of which block %d did a %s in this launch, without fence and atomic "
+         "between",
+         verb(touch), other.block, verb(other.touch));
   }
-  if (!known) touches.push_back(Touch{block->index, histories[block->index].stamp, mask, write});
+  if (!known) touches.push_back(BlockTouch{block->index, stamp, mask, touch});
 }
 
-bool is_write(AccessKind kind) { return kind == AccessKind::kGlobalStore || kind == AccessKind::kAtomic; }
+Granule& granule_at(uint64_t index) {
+  Granule& granule = block->global_granules[index];
+  if (granule.split == nullptr) granule.whole.initialised = true;
+  return granule;
+}
+
+void check_races(uintptr_t place, uint32_t bytes, Touch touch, Buffer& buffer, uintptr_t start, Site site) {
+  if (!options.detect_races || !buffer.writable) return;
+  buffer.written = buffer.written || touch != Touch::kRead;
+  for (uintptr_t at = place; at < place + bytes; at += kGranuleBytes) {
+    const uintptr_t left = place + bytes - at;
+    check_between_blocks(at, left < kGranuleBytes ? static_cast<uint32_t>(left) : kGranuleBytes, touch, site);
+  }
+  for_cells(place, bytes, granule_at, [&](Cell& cell, uint64_t at) {
+    touch_cell(cell, touch, *current, Place{buffer.memory.c_str(), at - start}, site);
+  });
+}
+
+void check_access(uintptr_t place, uint32_t bytes, AccessKind kind, Site site) {
+  const Touch touch = touch_of(kind);
+  const char* what = touch == Touch::kRead ? "load" : "store";
+  Buffer* buffer = buffer_of(place, bytes, what, site);
+  trace_access(kind, place, bytes, site);
+  if (buffer == nullptr) return;
+  if (touch != Touch::kRead && !buffer->writable) {
+    fail(site, "global store to read-only buffer '%s'", buffer->name.c_str());
+  }
+  check_races(place, bytes, touch, *buffer, std::prev(buffers.upper_bound(place))->first, site);
+}
 
 }  // namespace
 
 void check_global(const void* pointer, uint32_t bytes, AccessKind kind, Site site) {
   const auto place = reinterpret_cast<uintptr_t>(pointer);
-  const bool write = is_write(kind);
-  const char* what = write ? "store" : "load";
-  if (place % bytes) fail(site, "misaligned global %s: %p must be a multiple of %u", what, pointer, bytes);
-  Buffer* buffer = buffer_of(place, bytes, what, site);
-  trace_access(kind, place, bytes, site);
-  if (buffer == nullptr) return;
-  if (write && !buffer->writable) fail(site, "global store to read-only buffer '%s'", buffer->name.c_str());
-  if (kind == AccessKind::kAtomic || !options.detect_races || !buffer->writable) return;
-  buffer->written = buffer->written || write;
-  note(place, bytes, write, site);
+  if (place % bytes) {
+    fail(site, "misaligned global %s: %p must be a multiple of %u", touch_of(kind) == Touch::kRead ? "load" : "store",
+         pointer, bytes);
+  }
+  check_access(place, bytes, kind, site);
+}
+
+void check_copy_source(const void* pointer, uint32_t bytes, Site site) {
+  const auto place = reinterpret_cast<uintptr_t>(pointer);
+  if (place % 16) fail(site, "misaligned cp.async source: %p must be a multiple of 16", pointer);
+  check_access(place, bytes, AccessKind::kCopySource, site);
 }
 
 void check_read_only(const void* pointer, uint32_t bytes, Site site) {
   const auto place = reinterpret_cast<uintptr_t>(pointer);
   const Buffer* buffer = buffer_of(place, bytes, "load", site);
   if (buffer == nullptr || !buffer->written || !options.detect_races) return;
-  const auto found = touched.find(place & ~uintptr_t{15});
+  const auto found = touched.find(place / kGranuleBytes);
   if (found == touched.end()) return;
-  const auto mask = static_cast<uint16_t>(((1u << bytes) - 1) << (place & 15));
-  for (const Touch& touch : found->second) {
-    if (touch.write && (touch.mask & mask)) fail(site, "ldg of bytes that this launch writes: use ldg_coherent");
+  for (const BlockTouch& other : found->second) {
+    if (other.touch != Touch::kRead && (other.mask & mask_of(place, bytes))) {
+      fail(site, "ldg of bytes that this launch writes: use ldg_coherent");
+    }
   }
 }
 
 void check_bulk(const void* pointer, size_t bytes, Site site) {
   const auto place = reinterpret_cast<uintptr_t>(pointer);
   if (place % 16) fail(site, "misaligned bulk copy: %p must be a multiple of 16", pointer);
-  buffer_of(place, bytes, "bulk copy", site);
-  trace_access(AccessKind::kBulkCopy, place, static_cast<uint32_t>(bytes), site);
+  check_access(place, static_cast<uint32_t>(bytes), AccessKind::kBulkCopy, site);
 }
 
 int atomic_add(int32_t* target, int value, Site site) {
@@ -124,6 +164,7 @@ int atomic_add(int32_t* target, int value, Site site) {
   merge(through, own.seen);
   const int before = *target;
   *target = before + value;
+  maybe_preempt();
   return before;
 }
 
@@ -134,7 +175,8 @@ void fence_device() {
 }
 
 void register_buffer(const void* start, size_t bytes, const char* name, bool writable) {
-  buffers[reinterpret_cast<uintptr_t>(start)] = Buffer{bytes, name, writable, false};
+  const std::string memory = std::string("buffer '") + name + "' +";
+  buffers[reinterpret_cast<uintptr_t>(start)] = Buffer{bytes, name, memory, writable, false};
 }
 
 void clear_buffers() { buffers.clear(); }

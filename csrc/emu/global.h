@@ -3,7 +3,8 @@
 //
 //   writer: writes, fence_device(), atomic_add(counter)      reader: atomic_add(counter), fence_device(), ldg_coherent
 //
-// orders them. Order within a block is not checked for global memory.
+// orders them. Within a block accesses must be ordered as those of shared memory. Only buffers that are registered as
+// writable are watched for races.
 #pragma once
 
 #include "emu/block.h"
@@ -15,6 +16,8 @@ namespace emu {
 void check_global(const void* place, uint32_t bytes, AccessKind kind, Site site);
 // ldg may come from a cache that this launch's writes do not reach.
 void check_read_only(const void* place, uint32_t bytes, Site site);
+// `bytes` at a place that is aligned to 16 are read.
+void check_copy_source(const void* place, uint32_t bytes, Site site);
 void check_bulk(const void* place, size_t bytes, Site site);
 int atomic_add(int32_t* target, int value, Site site);
 void fence_device();

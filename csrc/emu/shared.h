@@ -6,21 +6,17 @@
 namespace dfc {
 namespace emu {
 
-// Where `bytes` at `offset` lie, after all checks; as thread `tid`. Accesses of less than 2 bytes are not modelled.
-const uint8_t* read_shared(uint32_t offset, uint32_t bytes, uint32_t alignment, Site site, int tid);
-uint8_t* write_shared(uint32_t offset, uint32_t bytes, uint32_t alignment, Site site, int tid);
+// Where `bytes` (a power of two) at `offset` lie, after all checks of an access of thread `tid`.
+uint8_t* access_shared(uint32_t offset, uint32_t bytes, Touch touch, Site site, int tid);
 
-// A 4-byte atomic of the current thread: never a race with another atomic, always one with a plain access.
-uint8_t* atomic_shared(uint32_t offset, Site site);
+// The target of an asynchronous copy that thread `tid` issues: written, and in flight until `land`. `by_unit`: by the
+// unit for bulk copies, which sees ordinary writes only behind a proxy fence.
+uint8_t* begin_copy(uint32_t offset, uint32_t bytes, bool by_unit, Site site, int tid);
+// What a copy brought counts as written by `writer`.
+void land_copy(uint32_t offset, uint32_t bytes, const Mark& writer);
 
-// The target of an asynchronous copy that thread `tid` issues: written, and in flight until `land`.
-uint8_t* begin_copy(uint32_t offset, uint32_t bytes, Site site, int tid);
-// What a copy brought counts as written by `tid` now, or by the unit for bulk copies at `async_clock`.
-void land_cp_async(uint32_t offset, uint32_t bytes, int tid);
-void land_bulk(uint32_t offset, uint32_t bytes, uint32_t async_clock);
-
-// Is what `cell` last held ordered before thread `tid` now?
-bool write_is_visible(const Cell& cell, int tid);
+// Is what was last written at `offset` ordered before the current thread?
+bool is_visible(uint32_t offset);
 
 }  // namespace emu
 }  // namespace dfc

@@ -9,6 +9,7 @@ namespace emu {
 void collective(const char* name, CollectiveFunction function, void* argument, Site site) {
   Warp& warp = warp_of(*current);
   Collective& meeting = warp.collective;
+  if (warp.ended) fail(site, "%s of a warp whose lane %d has ended", name, __builtin_ctz(warp.ended));
   if (meeting.arrived == 0) {
     meeting.function = function;
     meeting.name = name;
@@ -16,7 +17,8 @@ void collective(const char* name, CollectiveFunction function, void* argument, S
     std::memset(meeting.arguments, 0, sizeof meeting.arguments);
   }
   if (meeting.function != function || !(meeting.site == site)) {
-    fail(site, "divergent warp: %s here, %s at line %d in other lanes", name, meeting.name, meeting.site.line);
+    fail(site, "divergent warp: %s here (column %d), %s at line %d (column %d) in other lanes", name, site.column,
+         meeting.name, meeting.site.line, meeting.site.column);
   }
   const int lane = current->lane();
   meeting.arguments[lane] = argument;
@@ -63,16 +65,21 @@ void ballot(void** arguments) {
   }
 }
 
+static void check_full(const char* name, Site site) {
+  if (warp_of(*current).members != ~0u) fail(site, "%s of a warp of fewer than 32 lanes", name);
+}
+
 // ldmatrix: lane i addresses row i % 8 of matrix i / 8; lane i receives elements 2 * (i % 4), + 1 of row i / 4, or,
 // transposed, rows 2 * (i % 4), + 1 of column i / 4.
 static void load_matrices(void** arguments, bool transposed) {
   const int first = current->warp() * 32;
+  check_full("ldmatrix", static_cast<const MatrixLoad*>(arguments[current->lane()])->site);
   for (int m = 0; m < 4; ++m) {
     uint16_t matrix[8][8];
     for (int row = 0; row < 8; ++row) {
       const auto* call = static_cast<const MatrixLoad*>(arguments[m * 8 + row]);
       const int tid = first + m * 8 + row;
-      std::memcpy(matrix[row], read_shared(call->offset, 16, 16, call->site, tid), 16);
+      std::memcpy(matrix[row], access_shared(call->offset, 16, Touch::kRead, call->site, tid), 16);
       trace_access(AccessKind::kMatrixLoad, call->offset, 16, call->site, tid);
     }
     for (int lane = 0; lane < 32; ++lane) {
@@ -92,6 +99,7 @@ void load_matrix_transposed(void** arguments) { load_matrices(arguments, true); 
 template <float (*kWiden)(uint16_t)>
 static void multiply(void** arguments) {
   float a[16][16], b[16][8], c[16][8];
+  check_full("mma", static_cast<const MatrixMultiply*>(arguments[current->lane()])->site);
   const auto low = [](uint32_t pair) { return kWiden(static_cast<uint16_t>(pair)); };
   const auto high = [](uint32_t pair) { return kWiden(static_cast<uint16_t>(pair >> 16)); };
   for (int lane = 0; lane < 32; ++lane) {
@@ -124,69 +132,99 @@ void multiply_bfloat(void** arguments) { multiply<bfloat_to_float>(arguments); }
 
 // Barriers
 
-static void advance_epoch(void**) { ++warp_of(*current).sync_epoch; }
+static void order_lanes(void**) { order_warp(static_cast<size_t>(current->warp())); }
 
-void sync_warp(Site site) { collective("__syncwarp", advance_epoch, nullptr, site); }
+void sync_warp(Site site) { collective("__syncwarp", order_lanes, nullptr, site); }
+
+static void nothing(void**) {}
+
+int warp_number(Site site) {
+  collective("warp()", nothing, nullptr, site);
+  return current->warp();
+}
 
 void sync_block(Site site) {
   if (block->at_barrier == 0) block->barrier_site = site;
   if (!(block->barrier_site == site)) {
-    fail(site, "__syncthreads reached at different places: here, and at line %d in other threads",
-         block->barrier_site.line);
+    fail(site,
+         "__syncthreads reached at different places: here (column %d), and at line %d (column %d) in other threads",
+         site.column, block->barrier_site.line, block->barrier_site.column);
   }
   ++block->at_barrier;
   wait_here(State::kAtBarrier, "__syncthreads", site);
 }
 
-static NamedBarrier& arrive(int id, int threads, Site site) {
-  if (id < 1 || id > 15) fail(site, "named barrier %d: must be 1 to 15", id);
-  if (threads <= 0 || threads % 32 || threads > block->num_threads) {
-    fail(site, "named barrier %d: %d threads are not whole warps of this block", id, threads);
+namespace {
+
+struct BarrierCall {
+  int id, threads;
+  bool waits;
+  Site site;
+  uint32_t generation;
+};
+
+NamedBarrier& checked_barrier(const BarrierCall& call) {
+  if (call.id < 1 || call.id > 15) fail(call.site, "named barrier %d: must be 1 to 15", call.id);
+  if (call.threads <= 0 || call.threads % 32 || call.threads > (block->num_threads + 31) / 32 * 32) {
+    fail(call.site, "named barrier %d: %d threads are not whole warps of this block", call.id, call.threads);
   }
-  NamedBarrier& barrier = block->named[static_cast<size_t>(id)];
-  if (barrier.arrived == 0) {
-    barrier.threads = threads;
-    barrier.clock = Clock{};
+  NamedBarrier& barrier = block->named[static_cast<size_t>(call.id)];
+  if (barrier.arrived == 0) barrier.threads = call.threads;
+  if (barrier.threads != call.threads) {
+    fail(call.site, "named barrier %d: %d threads here, %d in other threads", call.id, call.threads, barrier.threads);
   }
-  if (barrier.threads != threads) {
-    fail(site, "named barrier %d: %d threads here, %d in other threads", id, threads, barrier.threads);
-  }
-  Warp& warp = warp_of(*current);
-  join(barrier.clock, warp.clock);
-  ++warp.clock[static_cast<size_t>(current->warp())];
-  ++barrier.arrived;
   return barrier;
 }
 
-static void take_clock(const Lane& lane, const Clock& clock) {
-  Warp& warp = warp_of(lane);
-  const auto own = static_cast<size_t>(lane.warp());
-  const uint32_t own_clock = warp.clock[own];
-  join(warp.clock, clock);
-  warp.clock[own] = own_clock + 1;
-  ++warp.sync_epoch;
+void release_waiters(NamedBarrier& barrier) {
+  for (uint32_t warps = barrier.waiting; warps; warps &= warps - 1) {
+    acquire_warp(static_cast<size_t>(__builtin_ctz(warps)), barrier.gathered);
+  }
+  for (Lane& lane : block->lanes) {
+    if (lane.waits_for == &barrier) make_ready(lane);
+  }
+  barrier.arrived = 0;
+  barrier.waiting = 0;
+  barrier.gathered = Knowledge{};
+  ++barrier.generation;
 }
 
-static void release_if_full(NamedBarrier& barrier) {
-  if (barrier.arrived < barrier.threads) return;
-  barrier.arrived = 0;
-  for (Lane& lane : block->lanes) {
-    if (lane.waits_for != &barrier) continue;
-    take_clock(lane, barrier.clock);
-    make_ready(lane);
+// As the hardware has it a warp arrives as a whole, and counts as 32 threads.
+void arrive_as_warp(void** arguments) {
+  const auto& call = *static_cast<const BarrierCall*>(arguments[current->lane()]);
+  NamedBarrier& barrier = checked_barrier(call);
+  for (int lane = 0; lane < 32; ++lane) {
+    auto* other = static_cast<BarrierCall*>(arguments[lane]);
+    if (other == nullptr) continue;
+    if (other->id != call.id || other->threads != call.threads) fail(call.site, "named barrier: lanes disagree");
+    other->generation = barrier.generation;
   }
+  const auto warp = static_cast<size_t>(current->warp());
+  if (call.waits) {
+    barrier.waiting |= 1u << warp;
+    release_warp(warp, barrier.gathered);
+  } else {
+    for (size_t i = warp * 32; i < warp * 32 + 32 && i < block->lanes.size(); ++i) {
+      release_lane(block->lanes[i], barrier.gathered);
+    }
+  }
+  barrier.arrived += 32;
+  if (barrier.arrived >= barrier.threads) release_waiters(barrier);
 }
+
+}  // namespace
 
 void sync_named(int id, int threads, Site site) {
-  NamedBarrier& barrier = arrive(id, threads, site);
-  if (barrier.arrived == barrier.threads) {
-    take_clock(*current, barrier.clock);
-    return release_if_full(barrier);
-  }
-  wait_here(State::kWaits, "named barrier", site, &barrier);
+  BarrierCall call{id, threads, true, site, 0};
+  collective("bar.sync", arrive_as_warp, &call, site);
+  NamedBarrier& barrier = block->named[static_cast<size_t>(id)];
+  while (barrier.generation == call.generation) wait_here(State::kWaits, "named barrier", site, &barrier);
 }
 
-void arrive_named(int id, int threads, Site site) { release_if_full(arrive(id, threads, site)); }
+void arrive_named(int id, int threads, Site site) {
+  BarrierCall call{id, threads, false, site, 0};
+  collective("bar.arrive", arrive_as_warp, &call, site);
+}
 
 }  // namespace emu
 }  // namespace dfc

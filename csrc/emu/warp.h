@@ -9,10 +9,11 @@ namespace dfc {
 namespace emu {
 
 // Waits until all lanes of the warp have called it; the last one runs `function` on the arguments of all 32 lanes (null
-// for lanes the block does not have). Lanes that come with another function or from another place are an error, a lane
-// that has ended leaves the others in a deadlock.
+// for lanes the block does not have). Lanes that come with another function or from another place are an error, and so
+// are lanes that have ended.
 void collective(const char* name, CollectiveFunction function, void* argument, Site site);
 
+int warp_number(Site site);
 void sync_warp(Site site);
 void sync_block(Site site);
 void sync_named(int id, int threads, Site site);
@@ -45,6 +46,7 @@ struct MatrixMultiply {
   float* c;
   const uint32_t* a;
   uint32_t b0, b1;
+  Site site;
 };
 void multiply_half(void** arguments);
 void multiply_bfloat(void** arguments);

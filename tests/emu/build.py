@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "emu"
 CXX = os.environ.get("CXX", "g++")
 FLAGS = [
-    "-std=c++17",
+    "-std=c++20",  # std::source_location; that kernels are C++17 is for nvcc to check
     "-O2",
     "-g1",
     "-fPIC",
@@ -28,6 +28,7 @@ FLAGS = [
 WARNINGS = ["-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-parameter", "-Wno-psabi"]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 KERNELS = "csrc/cuda/instances.cu"
+SELFTEST = ("csrc/emu/selftest/selftest.cpp",)
 
 
 def machine_flags() -> list[str]:

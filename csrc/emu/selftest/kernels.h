@@ -1,4 +1,5 @@
-// What every kernel of the self-test takes, and how it is registered.
+// What every kernel of the self-test takes, and how it is registered. With nvcc the same kernels become `__global__`
+// functions of their names.
 #pragma once
 
 #include "dev/dev.h"
@@ -9,7 +10,15 @@ struct SelftestArgs {
   int32_t* counter;    // [1]
 };
 
-// A kernel of 64 threads.
+// The body of a kernel of 64 threads.
+#if defined(__CUDACC__)
+#define SELFTEST(kernel)                                                       \
+  static DEV void run_##kernel(const SelftestArgs& p);                         \
+  extern "C" __global__ void kernel(const SelftestArgs p) { run_##kernel(p); } \
+  static DEV void run_##kernel([[maybe_unused]] const SelftestArgs& p)
+#else
+#include "emu/registry.h"
+
 #define SELFTEST(kernel)                                                                         \
   struct kernel {                                                                                \
     using Args = SelftestArgs;                                                                   \
@@ -17,4 +26,5 @@ struct SelftestArgs {
     static inline void run(const SelftestArgs& p);                                               \
   };                                                                                             \
   static const dfc::emu::Registration register_##kernel(#kernel, dfc::emu::kernel_of<kernel>()); \
-  inline void kernel::run(const SelftestArgs& p)
+  inline void kernel::run([[maybe_unused]] const SelftestArgs& p)
+#endif
