@@ -17,7 +17,11 @@
 #define DFC_EMU_ASAN 0
 #endif
 
-#if !defined(__x86_64__)
+// -DDFC_EMU_UCONTEXT takes the portable switch on x86-64 too, to test it.
+#if defined(__x86_64__) && !defined(DFC_EMU_UCONTEXT)
+#define DFC_EMU_SWITCH 1
+#else
+#define DFC_EMU_SWITCH 0
 #include <ucontext.h>
 #endif
 
@@ -76,7 +80,7 @@ void reserve_stacks(size_t count) {
 #endif
 }
 
-#if defined(__x86_64__)
+#if DFC_EMU_SWITCH
 
 // Saves the registers that a call must preserve on the old stack, takes those of the new one.
 extern "C" void dfc_emu_switch(void** save, void* load);

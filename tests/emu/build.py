@@ -7,6 +7,7 @@ Objects are used again while they are current.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 from collections.abc import Sequence
@@ -24,11 +25,13 @@ FLAGS = [
     "-fvisibility=hidden",
     "-ftls-model=initial-exec",
     "-fno-omit-frame-pointer",
+    "-fstack-clash-protection",  # a large frame must not step over the guard page
 ]
 WARNINGS = ["-Wall", "-Wextra", "-Wno-unknown-pragmas", "-Wno-unused-parameter", "-Wno-psabi"]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 KERNELS = "csrc/cuda/instances.cu"
 SELFTEST = ("csrc/emu/selftest/selftest.cpp",)
+SELFTEST_PROGRAM = (*SELFTEST, "csrc/emu/selftest/main.cpp")
 
 
 def machine_flags() -> list[str]:
@@ -36,8 +39,32 @@ def machine_flags() -> list[str]:
     return ["-march=x86-64-v3"] if os.uname().machine in ("x86_64", "amd64") else []
 
 
-def newest(*folders: Path) -> float:
-    return max(path.stat().st_mtime for folder in folders for path in folder.rglob("*") if path.is_file())
+def is_current(target: Path) -> bool:
+    """Newer than everything that the compiler read for it."""
+    read = target.with_suffix(".d")
+    if not target.exists() or not read.exists():
+        return False
+    sources = [Path(word) for word in read.read_text().replace("\\\n", " ").split()[1:]]
+    return all(path.exists() and path.stat().st_mtime < target.stat().st_mtime for path in sources)
+
+
+def compile_one(root: Path, source: str, flags: Sequence[str]) -> Path:
+    """The object of one source; one folder for each set of flags, so that libraries share the emulator's objects."""
+    key = hashlib.sha256(" ".join([CXX, *flags]).encode()).hexdigest()[:12]
+    target = root / "build" / "emu" / "objects" / key / (source.replace("/", "_") + ".o")
+    if is_current(target):
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    command = [CXX, *flags, "-MMD", "-MF", str(target.with_suffix(".d")), "-x", "c++", "-c", str(root / source)]
+    replace(target, command)
+    return target
+
+
+def replace(target: Path, command: Sequence[str]) -> None:
+    """Runs a compiler that writes `target`; who else builds or has it open keeps a whole file."""
+    draft = target.with_name(f"{target.name}.{os.getpid()}")
+    run([*command, "-o", str(draft)])
+    draft.replace(target)
 
 
 def build(
@@ -47,29 +74,22 @@ def build(
     root: Path = ROOT,
     flags: Sequence[str] = (),
     sanitize: bool = False,
+    program: bool = False,
 ) -> Path:
-    """lib<name>.so of the emulator and `sources` (paths below `root`), built if it is not current.
+    """lib<name>.so of the emulator and `sources` (paths below `root`), built if it is not current; or a `program`.
 
-    `root` may be a changed copy of the repository's csrc folder's parent.
+    `root` may be the parent of a changed copy of the repository's csrc folder.
     """
-    folder = root / "build" / "emu" / name
-    folder.mkdir(parents=True, exist_ok=True)
+    sanitizers = SANITIZE if sanitize else []
+    everything = [*FLAGS, *machine_flags(), *WARNINGS, *sanitizers, *flags, f"-I{root / 'csrc'}"]
     emulator = sorted(str(path.relative_to(root)) for path in (root / "csrc" / "emu").glob("*.cpp"))
-    everything = [*FLAGS, *machine_flags(), *WARNINGS, *(SANITIZE if sanitize else []), *flags, f"-I{root / 'csrc'}"]
-    needs = newest(*(root / "csrc" / part for part in ("emu", "dev", "cuda", "layout", "api")))
-
-    def compile_one(source: str) -> Path:
-        target = folder / (source.replace("/", "_") + ".o")
-        if not target.exists() or target.stat().st_mtime <= needs:
-            run([CXX, *everything, "-x", "c++", "-c", str(root / source), "-o", str(target)])
-        return target
-
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compile_one, [*sources, *emulator]))
-    library = folder.parent / f"lib{name}.so"
-    if not library.exists() or library.stat().st_mtime <= max(path.stat().st_mtime for path in objects):
-        run([CXX, "-shared", *(SANITIZE if sanitize else []), *map(str, objects), "-o", str(library), "-lpthread"])
-    return library
+        objects = list(pool.map(lambda source: compile_one(root, source, everything), [*sources, *emulator]))
+    target = root / "build" / "emu" / (name if program else f"lib{name}.so")
+    if not target.is_file() or target.stat().st_mtime <= max(path.stat().st_mtime for path in objects):
+        kind = [] if program else ["-shared"]
+        replace(target, [CXX, *kind, *sanitizers, *map(str, objects), "-lpthread"])
+    return target
 
 
 def run(command: list[str]) -> None:

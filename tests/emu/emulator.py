@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 EAGER, LAZY, RANDOM = 0, 1, 2
 

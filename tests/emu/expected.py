@@ -65,7 +65,7 @@ BAD = {
     "bad_blocks_write_the_same": "race between blocks: write of bytes of which block . did a write",
     "bad_no_fence": "race between blocks: read of bytes of which block . did a write",
     "bad_lost_update": "race between blocks|race: .* buffer 'counter'",
-    "bad_lost_update_in_a_block": r"race: (read after write|write after read|write after write) of buffer 'counter' \+0",
+    "bad_lost_update_in_a_block": r"race: (read|write) after (read|write) of buffer 'counter' \+0",
     "bad_no_sync_global": "race: (read after write|write after read) of buffer 'data'",
     "bad_plain_and_atomic": "race between blocks: (write|atomic) of bytes",
     "bad_no_reader_fence": "race between blocks: read of bytes of which block . did a write",

@@ -11,3 +11,14 @@
 #include "emu/selftest/bad_shared.h"
 #include "emu/selftest/bad_warp.h"
 #endif
+
+#if defined(__CUDACC__)
+extern "C" __global__ void attention(const selftest::AttentionArgs args) { selftest::Attention(args).run(); }
+#else
+struct attention {
+  using Args = selftest::AttentionArgs;
+  static constexpr int kThreads = 128, kMinBlocks = 1;
+  static void run(const Args& args) { selftest::Attention(args).run(); }
+};
+static const dfc::emu::Registration register_attention("attention", dfc::emu::kernel_of<attention>());
+#endif
