@@ -81,6 +81,7 @@ struct AttendParams {
   const int32_t* block_table;       // [batch, max_blocks]
   Offset table_stride, max_blocks, batch;
   const int32_t* cu_seqlens_q;      // [batch + 1]
+  Offset max_seqlen_q;              // most query rows of a sequence, 0: unknown; a wrong one costs time only
   const int32_t* kv_lens;           // [batch]
   const float* sinks;               // [heads] or null
   float softmax_scale, softcap, k_scale, v_scale;

@@ -2,7 +2,9 @@
 // explains the curve. Neither direction needs a table, so device code needs no memory for it.
 #pragma once
 
+#if !defined(__CUDACC_RTC__)  // NVRTC has no standard headers; dev/dev.h, included first, has the types
 #include <cstdint>
+#endif
 
 // Always inlined: the CPU kernels are built once per ISA level, and an out-of-line copy built with AVX-512 could be
 // picked by the linker for the portable path.

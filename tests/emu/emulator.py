@@ -38,8 +38,11 @@ class Emulator:
 
     def register(self, name: str, tensor: torch.Tensor, writable: bool = True) -> None:
         storage = tensor.untyped_storage()
-        place = ctypes.c_void_p(storage.data_ptr())
-        self._library.dfc_emu_register_buffer(place, ctypes.c_size_t(storage.nbytes()), name.encode(), int(writable))
+        self.register_memory(name, storage.data_ptr(), storage.nbytes(), writable)
+
+    def register_memory(self, name: str, start: int, size: int, writable: bool) -> None:
+        place = ctypes.c_void_p(start)
+        self._library.dfc_emu_register_buffer(place, ctypes.c_size_t(size), name.encode(), int(writable))
 
     def clear_buffers(self) -> None:
         self._library.dfc_emu_clear_buffers()
