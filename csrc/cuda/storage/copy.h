@@ -64,9 +64,9 @@ struct CopyBlocks {
       char* to = args.target + target * args.page_bytes;
       if (from == to) return;
       const bool waits = args.staging != nullptr && must_wait(args, pair, target);
-      char* staged = args.staging + pair * args.page_bytes;
+      char* staged = waits ? args.staging + pair * args.page_bytes : to;
+      if (!args.second) copy_slice(from, staged, args.page_bytes);
       if (args.second && waits) copy_slice(staged, to, args.page_bytes);
-      if (!args.second) copy_slice(from, waits ? staged : to, args.page_bytes);
     });
   }
 };
