@@ -18,11 +18,11 @@ from deepseek_flash_cache.ops.binary import _C, DTYPE_CODES, compiled
 _RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # fp8 cannot be filled everywhere
 
 
-def _address(tensor: Tensor | None) -> int:
+def address(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _rows(tensor: Tensor) -> tuple[int, int, int]:
+def rows(tensor: Tensor) -> tuple[int, int, int]:
     """Address and the strides of tokens and heads."""
     return tensor.data_ptr(), tensor.stride(-3), tensor.stride(-2)
 
@@ -39,7 +39,7 @@ def append(key: Tensor, value: Tensor, cache: Tensor, slots: Tensor, layout: str
     checks.check_scales(parsed.dtype, k_scale=scales[0], v_scale=scales[1])
     slots = slots.contiguous()
     places = DTYPE_CODES[key.dtype], cache.data_ptr(), cache.shape[0], slots.data_ptr(), slots.shape[0]
-    _C.append(compiled(layout), *_rows(key), *_rows(value), *places, *scales, torch.get_num_threads())
+    _C.append(compiled(layout), *rows(key), *rows(value), *places, *scales, torch.get_num_threads())
 
 
 def pack(key: Tensor, value: Tensor, layout: str, *scales: float) -> Tensor:
@@ -51,7 +51,7 @@ def pack(key: Tensor, value: Tensor, layout: str, *scales: float) -> Tensor:
     checks.check_scales(parsed.dtype, k_scale=scales[0], v_scale=scales[1])
     pages = reference.empty_pages(key, value, layout).view(_RAW[parsed.dtype.itemsize]).zero_().view(parsed.dtype)
     places = DTYPE_CODES[key.dtype], pages.data_ptr(), pages.shape[0], 0, key.shape[0]  # no slots: row i to slot i
-    _C.append(compiled(layout), *_rows(key), *_rows(value), *places, *scales, torch.get_num_threads())
+    _C.append(compiled(layout), *rows(key), *rows(value), *places, *scales, torch.get_num_threads())
     return pages
 
 
@@ -62,7 +62,7 @@ def unpack(pages: Tensor, length: int, layout: str) -> tuple[Tensor, Tensor]:
     checks.check_cache(pages, Layout.parse(layout), "pages")
     checks.check_length(length, pages, Layout.parse(layout))
     key, value = reference.empty_rows(pages, length, layout)
-    _C.unpack(compiled(layout), _address(pages), _address(key), _address(value), length, torch.get_num_threads())
+    _C.unpack(compiled(layout), address(pages), address(key), address(value), length, torch.get_num_threads())
     return key, value
 
 
@@ -97,7 +97,7 @@ def _check_pages(*tensors: Any) -> None:
     checks.check_results(inputs[0], out, lse, inputs[2].shape[3])
 
 
-def _table(block_table: Tensor) -> tuple[int, int, int]:
+def table(block_table: Tensor) -> tuple[int, int, int]:
     return block_table.data_ptr(), block_table.stride(0), block_table.shape[1]
 
 
@@ -106,10 +106,10 @@ def _call(a: Any) -> tuple[Any, ...]:
     checks.check_mask(a.softmax_scale, a.window_left, a.window_right, a.softcap)
     starts, lengths = a.cu_seqlens_q.contiguous(), None if a.kv_lens is None else a.kv_lens.contiguous()
     sinks = None if a.sinks is None else a.sinks.float().contiguous()
-    query = DTYPE_CODES[a.query.dtype], _rows(a.query), a.query.shape[0], a.query.shape[1]
-    sequences = starts.shape[0] - 1, starts.data_ptr(), _address(lengths)
-    mask = a.softmax_scale, a.causal, a.window_left, a.window_right, a.softcap, _address(sinks)
-    results = _rows(a.out), _address(a.lse), torch.get_num_threads()
+    query = DTYPE_CODES[a.query.dtype], rows(a.query), a.query.shape[0], a.query.shape[1]
+    sequences = starts.shape[0] - 1, starts.data_ptr(), address(lengths)
+    mask = a.softmax_scale, a.causal, a.window_left, a.window_right, a.softcap, address(sinks)
+    results = rows(a.out), address(a.lse), torch.get_num_threads()
     return (starts, lengths, sinks), query, sequences, mask, a.k_scale, a.v_scale, results
 
 
@@ -123,11 +123,11 @@ def attend(*arguments: Any) -> None:
     checks.check_once(_check_pool, layout, *tensors)
     checks.check_scales(layout.dtype, k_scale=a.k_scale, v_scale=a.v_scale)
     _kept, *call = _call(a)
-    _C.attend(compiled(a.layout), a.cache.data_ptr(), a.cache.shape[0], _table(a.block_table), *call)
+    _C.attend(compiled(a.layout), a.cache.data_ptr(), a.cache.shape[0], table(a.block_table), *call)
 
 
 def _plain(key: Tensor, value: Tensor) -> tuple[Any, ...]:
-    return _rows(key), _rows(value), DTYPE_CODES[key.dtype], key.shape[-2], key.shape[-1], value.shape[-1]
+    return rows(key), rows(value), DTYPE_CODES[key.dtype], key.shape[-2], key.shape[-1], value.shape[-1]
 
 
 def attend_linear(*arguments: Any) -> None:
@@ -154,4 +154,4 @@ def attend_pages(*arguments: Any) -> None:
     _kept, *call = _call(a)
     first_keys = None if a.first_keys is None else a.first_keys.contiguous()
     pages = *a.key.shape[:2], a.key.stride(0), a.value.stride(0)
-    _C.attend_pages(_plain(a.key, a.value), pages, _table(a.block_table), _address(first_keys), *call)
+    _C.attend_pages(_plain(a.key, a.value), pages, table(a.block_table), address(first_keys), *call)

@@ -26,7 +26,7 @@ def _register_fake(name: str, fake: Callable[..., Any]) -> None:
         register(f"dfc::{name}")(fake)
 
 
-def _register(schema: str, cpu: Callable[..., Any], elsewhere: Callable[..., Any], fake: Any = None) -> None:
+def register(schema: str, cpu: Callable[..., Any], elsewhere: Callable[..., Any], fake: Any = None) -> None:
     def shapes(*arguments: Any) -> Any:
         if len({a.device for a in arguments if isinstance(a, Tensor)}) > 1:
             elsewhere(*arguments)  # one meta tensor brings the call here; the checks refuse it
@@ -43,32 +43,32 @@ _SCALES = "str layout, float k_scale, float v_scale"
 _MASK = (
     "float softmax_scale, bool causal, int window_left, int window_right, float softcap, float k_scale, float v_scale"
 )
-_register(
+register(
     f"append(Tensor key, Tensor value, Tensor(a!) cache, Tensor slot_mapping, {_SCALES}) -> ()",
     native.append, reference.append,
 )  # fmt: skip
-_register(
+register(
     "attend(Tensor query, Tensor cache, Tensor block_table, Tensor cu_seqlens_q, Tensor kv_lens, Tensor? sinks,"
     f" str layout, {_MASK}, int top_tokens, Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? entropy,"
     " Tensor(d!)? top_mass) -> ()",
     native.attend, reference.attend,
 )  # fmt: skip
-_register(
+register(
     "attend_linear(Tensor query, Tensor key, Tensor value, Tensor cu_seqlens_q, Tensor cu_seqlens_k, Tensor? kv_lens,"
     f" Tensor? sinks, {_MASK}, Tensor(a!) out, Tensor(b!)? lse) -> ()",
     native.attend_linear, reference.attend_linear,
 )  # fmt: skip
-_register(
+register(
     "attend_pages(Tensor query, Tensor key, Tensor value, Tensor block_table, Tensor cu_seqlens_q, Tensor kv_lens,"
     f" Tensor? first_keys, Tensor? sinks, {_MASK}, Tensor(a!) out, Tensor(b!)? lse) -> ()",
     native.attend_pages, reference.attend_pages,
 )  # fmt: skip
-_register(f"pack(Tensor key, Tensor value, {_SCALES}) -> Tensor", native.pack, reference.pack, reference.empty_pages)
-_register(
+register(f"pack(Tensor key, Tensor value, {_SCALES}) -> Tensor", native.pack, reference.pack, reference.empty_pages)
+register(
     "unpack(Tensor pages, int length, str layout) -> (Tensor, Tensor)",
     native.unpack, reference.unpack, reference.empty_rows,
 )  # fmt: skip
-_register(
+register(
     "copy_blocks(Tensor source, Tensor(a!) target, Tensor pairs, str layout) -> ()",
     native.copy_blocks, reference.copy_blocks,
 )  # fmt: skip
