@@ -28,6 +28,8 @@ SOURCES = [
     "csrc/cpu/attend.cpp",
     "csrc/cpu/copy.cpp",
     "csrc/cpu/dispatch.cpp",
+    "csrc/cpu/sparse/scoring.cpp",
+    "csrc/cpu/sparse/select.cpp",
 ]
 CUDA_SOURCES = [  # host code: launches kernels, needs no CUDA to be built
     "csrc/cuda/host/cubins.cpp",
@@ -37,12 +39,15 @@ CUDA_SOURCES = [  # host code: launches kernels, needs no CUDA to be built
     "csrc/cuda/attend/plan.cpp",
     "csrc/cuda/storage/plan.cpp",
 ]
-KERNELS = "csrc/cpu/kernels.cpp"  # built once per ISA level, see csrc/cpu/kernels.h
+KERNELS = {  # built once per ISA level, see csrc/cpu/kernels.h
+    "csrc/cpu/kernels.cpp": [],
+    "csrc/cpu/sparse/kernels.cpp": ["-ffp-contract=off"],  # an FMA would round codes and weights differently
+}
 ISA_FLAGS = {
     "portable": [],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
-    "avx512_bf16": ["-march=x86-64-v4", "-mprefer-vector-width=512", "-mavx512bf16"],
+    "avx512_bf16": ["-march=x86-64-v4", "-mprefer-vector-width=512", "-mavx512bf16", "-mavx512vnni"],
 }
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 # No debug sections and no GNU-unique symbols: two builds loaded in one process must not share statics.
@@ -87,7 +92,9 @@ class BuildNative(build_ext):
         jobs = [(source, "common", [], defines) for source in [*SOURCES, *CUDA_SOURCES]]
         for level in levels:
             names = [("DFC_ISA", f"isa_{level}"), ("DFC_ISA_NAME", f'"{level}"')]
-            jobs.append((KERNELS, level, ISA_FLAGS[level], [*defines, *names]))
+            jobs += [
+                (source, level, [*ISA_FLAGS[level], *flags], [*defines, *names]) for source, flags in KERNELS.items()
+            ]
 
         def compile_one(job: tuple[str, str, list[str], list[tuple[str, str]]]) -> list[str]:
             source, folder, flags, macros = job
@@ -96,7 +103,7 @@ class BuildNative(build_ext):
                 [source], output_dir=output, macros=macros, include_dirs=includes, extra_postargs=[*FLAGS, *flags]
             )
 
-        jobs.sort(key=lambda job: job[0] != KERNELS)  # the longest first
+        jobs.sort(key=lambda job: job[0] not in KERNELS)  # the longest first
         with ThreadPoolExecutor(max_jobs()) as pool:
             objects = [path for paths in pool.map(compile_one, jobs) for path in paths]
         target = self.get_ext_fullpath(ext.name)
@@ -137,6 +144,6 @@ def build_cubins(inplace: bool, build_lib: str) -> None:
 
 
 setup(
-    ext_modules=[Extension(f"{PACKAGE}._C", sources=[*SOURCES, *CUDA_SOURCES, KERNELS])],
+    ext_modules=[Extension(f"{PACKAGE}._C", sources=[*SOURCES, *CUDA_SOURCES, *KERNELS])],
     cmdclass={"build_ext": BuildNative},
 )

@@ -2,6 +2,7 @@
 // torch version. The package ops is the only caller and has checked shapes, dtypes and strides.
 #include "api/py_attend.h"
 #include "api/py_layout.h"
+#include "api/py_sparse.h"
 #include "api/py_storage.h"
 #include "cpu/dispatch.h"
 #include "cuda/host/py_cuda.h"
@@ -94,6 +95,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("attend_linear", &py_attend_linear);
   m.def("attend_pages", &py_attend_pages);
   define_cuda(m);
+  m.def("summarise", &py_summarise);
+  m.def("score", &py_score);
+  m.def("select", &py_select);
   m.def("isa", &isa, "Name of the ISA level in use. ValueError if DFC_CPU_ISA names one that is not usable.");
   m.def("isa_levels", [] {
     py::list names;

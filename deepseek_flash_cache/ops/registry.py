@@ -26,9 +26,11 @@ def _register_fake(name: str, fake: Callable[..., Any]) -> None:
         register(f"dfc::{name}")(fake)
 
 
-def _register(schema: str, fake: Any = None) -> None:
+def register(
+    schema: str, cpu: Callable[..., Any], gpu: Callable[..., Any], elsewhere: Callable[..., Any], fake: Any = None
+) -> None:
+    """One operation under `dfc`: its implementations on CPUs, on CUDA devices and on all others."""
     name = schema.split("(", 1)[0]
-    elsewhere: Callable[..., Any] = getattr(reference, name)
 
     def shapes(*arguments: Any) -> Any:
         if len({a.device for a in arguments if isinstance(a, Tensor)}) > 1:
@@ -36,10 +38,15 @@ def _register(schema: str, fake: Any = None) -> None:
         return fake(*arguments) if fake else None
 
     _library.define(schema)
-    _library.impl(name, getattr(native, name), "CPU")
-    _library.impl(name, getattr(cuda, name), "CUDA")
+    _library.impl(name, cpu, "CPU")
+    _library.impl(name, gpu, "CUDA")
     _library.impl(name, elsewhere, "CompositeExplicitAutograd")
     _register_fake(name, shapes)
+
+
+def _register(schema: str, fake: Any = None) -> None:
+    name = schema.split("(", 1)[0]
+    register(schema, getattr(native, name), getattr(cuda, name), getattr(reference, name), fake)
 
 
 _SCALES = "str layout, float k_scale, float v_scale"

@@ -68,7 +68,6 @@ struct CloseArgs {
   static_assert(alignof(typename Gate::Args) <= alignof(CloseHead), "host code joins the two as bytes");
 };
 
-constexpr Offset kGroupTokens = 64;
 constexpr int kStorageThreads = 256;     // of a block at most
 constexpr int kCloseThreads = 128;
 constexpr int kCopyChunksPerThread = 4;  // in flight
