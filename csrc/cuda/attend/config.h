@@ -105,7 +105,7 @@ struct WarpPlace {
   static DEV WarpPlace here() {
     const int warp = dev::warp();
     return WarpPlace{dev::lane(), warp / (C::kKeyWarps * C::kColumnWarps), warp / C::kColumnWarps % C::kKeyWarps,
-                 warp % C::kColumnWarps};
+                     warp % C::kColumnWarps};
   }
   // Row of the tile of accumulator half e.
   DEV int row(int e) const { return row_warp * 16 + (lane >> 2) + 8 * e; }
