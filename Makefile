@@ -4,8 +4,9 @@
 #   PYTHON  interpreter that makes .venv                                     make test PYTHON=python3.12
 #   TORCH   what pip installs first, with any pip options of your own:       make test TORCH="torch==2.8.0"
 #           e.g. "torch==2.13.0 --index-url <a CPU or CUDA wheel index>" to choose the build yourself
+#   DFC_CUDA_ARCHS, DFC_CUDA_COMPILER  what `make cuda` builds, with nvcc or nvrtc:     make cuda DFC_CUDA_ARCHS=90a
 #
-# Both decide how .venv is made; with another one there already, `make clean` first.
+# The first two decide how .venv is made; with another one there already, `make clean` first.
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 
@@ -13,11 +14,12 @@ BIN     := .venv/bin
 READY   := .venv/.installed
 BUILT   := $(wildcard deepseek_flash_cache/_C.*.so)
 OLDEST  := build/transformers-4.56
-CSRC    := $(shell find csrc -type f -not -path 'csrc/fuzz/*' 2>/dev/null)
-CPP     := $(filter %.h %.hpp %.cpp %.cu %.cuh,$(CSRC) $(wildcard csrc/fuzz/*))
+TESTED  := $(shell find csrc/fuzz csrc/emu tests -name '*.h' -o -name '*.cpp' 2>/dev/null)
+CSRC    := $(filter-out csrc/fuzz/% csrc/emu/%,$(shell find csrc -type f 2>/dev/null))
+CPP     := $(filter %.h %.hpp %.cpp %.cu %.cuh,$(CSRC) $(TESTED))
 BENCHES := $(patsubst bench/%.py,%,$(wildcard bench/[a-z]*.py))
 
-.PHONY: demo test test-quick test-compat sanitize lint format build bench docs clean as-asked lost
+.PHONY: demo test test-quick test-compat sanitize lint format build cuda bench docs clean as-asked lost
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -50,6 +52,9 @@ format: $(READY)
 	$(if $(CPP),$(BIN)/clang-format -i $(CPP))
 
 build: $(READY)
+
+cuda: $(READY)
+	$(BIN)/python tools/cuda_report.py
 
 bench: $(READY)
 	@mkdir -p build

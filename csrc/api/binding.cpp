@@ -2,69 +2,14 @@
 // torch version. The package ops is the only caller and has checked shapes, dtypes and strides.
 #include "api/py_attend.h"
 #include "api/py_layout.h"
+#include "api/py_sparse.h"
+#include "api/py_storage.h"
 #include "cpu/dispatch.h"
+#include "cuda/host/py_cuda.h"
 
 using namespace dfc;
 
 namespace {
-
-void py_append(const PyLayout& layout, Address key, Offset key_token, Offset key_head, Address value,
-               Offset value_token, Offset value_head, int source, Address cache, Offset num_blocks, Address slots,
-               Offset num_slots, float k_scale, float v_scale, int threads) {
-  AppendParams params{};
-  params.storage = layout.storage;
-  params.key = rows_at(key, key_token, key_head);
-  params.value = rows_at(value, value_token, value_head);
-  params.source = static_cast<Dtype>(source);
-  params.cache = reinterpret_cast<void*>(cache);
-  params.num_blocks = num_blocks;
-  params.slots = reinterpret_cast<const int64_t*>(slots);
-  params.num_slots = num_slots;
-  params.k_scale = k_scale;
-  params.v_scale = v_scale;
-  params.threads = threads;
-  Status status;
-  {
-    py::gil_scoped_release unlocked;
-    append(params, status);
-  }
-  require_ok(status);
-}
-
-void py_unpack(const PyLayout& layout, Address pages, Address key, Address value, Offset length, int threads) {
-  const LayoutSpec& spec = layout.storage.layout.spec;
-  UnpackParams params{};
-  params.storage = layout.storage;
-  params.pages = reinterpret_cast<const void*>(pages);
-  params.key = rows_at(key, spec.num_kv_heads * spec.head_size, spec.head_size);
-  params.value = rows_at(value, spec.num_kv_heads * spec.head_size_v, spec.head_size_v);
-  params.length = length;
-  params.threads = threads;
-  Status status;
-  {
-    py::gil_scoped_release unlocked;
-    unpack(params, status);
-  }
-  require_ok(status);
-}
-
-void py_copy_blocks(const PyLayout& layout, Address source, Offset source_blocks, Address target, Offset target_blocks,
-                    Address pairs, Offset num_pairs, int threads) {
-  const CopyParams params{layout.storage.layout.page_bytes,
-                          reinterpret_cast<const void*>(source),
-                          source_blocks,
-                          reinterpret_cast<void*>(target),
-                          target_blocks,
-                          reinterpret_cast<const int64_t*>(pairs),
-                          num_pairs,
-                          threads};
-  Status status;
-  {
-    py::gil_scoped_release unlocked;
-    copy_blocks(params, status);
-  }
-  require_ok(status);
-}
 
 void fill_element_offsets(const PyLayout& self, const std::string& part_name, Address target) {
   const Layout& layout = self.storage.layout;
@@ -139,16 +84,20 @@ void define_layout(py::module_& m) {
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
-  m.doc() = "Compiled CPU operations of deepseek-flash-cache; call them through deepseek_flash_cache.ops.";
+  m.doc() = "Compiled operations of deepseek-flash-cache; call them through deepseek_flash_cache.ops.";
   define_layout(m);
   m.def("zorder_rank", &checked_rank);
   m.def("zorder_cell", &checked_cell);
-  m.def("append", &py_append);
-  m.def("unpack", &py_unpack);
-  m.def("copy_blocks", &py_copy_blocks);
-  m.def("attend", &py_attend);
+  m.def("append", on_cpu<&append>(append_params));
+  m.def("unpack", on_cpu<&unpack>(unpack_params));
+  m.def("copy_blocks", on_cpu<&copy_blocks>(copy_params));
+  m.def("attend", on_cpu<&attend>(pool_attend_params));
   m.def("attend_linear", &py_attend_linear);
   m.def("attend_pages", &py_attend_pages);
+  define_cuda(m);
+  m.def("summarise", &py_summarise);
+  m.def("score", &py_score);
+  m.def("select", &py_select);
   m.def("isa", &isa, "Name of the ISA level in use. ValueError if DFC_CPU_ISA names one that is not usable.");
   m.def("isa_levels", [] {
     py::list names;

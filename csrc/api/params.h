@@ -9,6 +9,7 @@ namespace dfc {
 enum class Dtype : int { kFp32 = 0, kFp16 = 1, kBf16 = 2, kFp8E4m3 = 3, kFp8E5m2 = 4 };
 
 constexpr int kNumDtypes = 5;
+constexpr Offset kGroupTokens = 64;     // tokens that one record of a gate's side data stands for
 constexpr Offset kPlainBlockRows = 64;  // plain rows are attended in blocks of as many
 
 DFC_HOST_DEVICE constexpr bool is_fp8(Dtype dtype) { return dtype == Dtype::kFp8E4m3 || dtype == Dtype::kFp8E5m2; }
@@ -81,6 +82,7 @@ struct AttendParams {
   const int32_t* block_table;       // [batch, max_blocks]
   Offset table_stride, max_blocks, batch;
   const int32_t* cu_seqlens_q;      // [batch + 1]
+  Offset max_seqlen_q;              // most query rows of a sequence, 0: unknown; a wrong one costs time only
   const int32_t* kv_lens;           // [batch]
   const float* sinks;               // [heads] or null
   float softmax_scale, softcap, k_scale, v_scale;

@@ -60,15 +60,15 @@ void run_attend(const AttendParams& params) {
   require_ok(status);
 }
 
-void py_attend(const PyLayout& layout, Address cache, Offset num_blocks, const PyTable& table, const PyQuery& query,
-               const PySequences& sequences, const PyMask& mask, float k_scale, float v_scale,
-               const PyResults& results) {
+AttendParams pool_attend_params(const PyLayout& layout, Address cache, Offset num_blocks, const PyTable& table,
+                                const PyQuery& query, const PySequences& sequences, const PyMask& mask, float k_scale,
+                                float v_scale, const PyResults& results) {
   AttendParams params = attend_params(query, sequences, mask, k_scale, v_scale, results);
   params.storage = layout.storage;
   params.cache = reinterpret_cast<const void*>(cache);
   params.num_blocks = num_blocks;
   set_table(params, table);
-  run_attend(params);
+  return params;
 }
 
 using PyPlainRows = std::tuple<PyRows, PyRows, int, Offset, Offset, Offset>;  // key, value, dtype, heads, columns

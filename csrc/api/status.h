@@ -8,6 +8,7 @@ enum Code : int {
   kInvalidValue = 1,  // an argument's value is not accepted; nothing was written
   kOutOfMemory = 2,
   kUnsupported = 3,  // this build has no implementation; ops uses the specification instead
+  kDeviceFailed = 4,  // the CUDA driver or the emulator reported an error
 };
 
 struct Status {

@@ -35,7 +35,8 @@ struct Usable {
                         __builtin_cpu_supports("avx512vl");
     if (avx2) levels[count++] = &isa_avx2::kernels;
     if (avx2 && avx512) levels[count++] = &isa_avx512::kernels;
-    if (avx2 && avx512 && __builtin_cpu_supports("avx512bf16")) levels[count++] = &isa_avx512_bf16::kernels;
+    const bool bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+    if (avx2 && avx512 && bf16) levels[count++] = &isa_avx512_bf16::kernels;
 #endif
   }
 };

@@ -186,11 +186,12 @@ static void attend_bf16(const AttendParams& params, const Unit& unit, const Part
   (paired ? attend_unit<Bf16Paired> : attend_unit<Bf16>)(params, unit, partials, memory);
 }
 
+extern const SparseKernels sparse_kernels;
 extern const Kernels kernels;
 const Kernels kernels = {
     DFC_ISA_NAME,  accumulator_width,
     scratch_bytes, {attend_unit<Fp32>, attend_unit<Fp16>, attend_bf16, attend_unit<E4m3>, attend_unit<E5m2>},
-    combine,
+    combine,       &sparse_kernels,
 };
 
 }  // namespace DFC_ISA

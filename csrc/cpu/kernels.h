@@ -43,6 +43,8 @@ constexpr Offset kRowTile = 96;    // packed rows per unit
 constexpr Offset kStepKeys = 64;   // keys per softmax step
 constexpr Offset kAlignment = 64;  // bytes, of scratch memory
 
+struct SparseKernels;  // cpu/sparse/kernels.h
+
 struct Kernels {
   const char* name;
   Offset (*accumulator_width)(const Layout& layout);
@@ -51,6 +53,7 @@ struct Kernels {
   void (*attend_unit[kNumDtypes])(const AttendParams&, const Unit&, const Partials&, char* scratch);
   // Combines `chunks` partial results of a unit's rows, `row_count` apart, into the final result. Uses chunk 0's place.
   void (*combine)(const AttendParams&, const Unit&, const Partials&, Offset chunks);
+  const SparseKernels* sparse;
 };
 
 // Token range and key window of a packed row; everything about masks is here.

@@ -14,6 +14,9 @@ typedef unsigned char uint8_t;
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
+// NVRTC has no standard headers
+#define INFINITY __int_as_float(0x7f800000)
+#define INT64_MAX 0x7fffffffffffffffll
 #else
 #include <cstddef>
 #include <cstdint>

@@ -15,7 +15,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from deepseek_flash_cache.commands.machine import compiler_version, gpus, machine, package_version, python_headers
+from deepseek_flash_cache.commands.machine import (
+    Facts,
+    compiler_version,
+    gpus,
+    machine,
+    package_version,
+    python_headers,
+)
 
 OPERATIONS = ("append", "attend", "score", "select", "pack", "unpack", "copy_blocks")
 PACKAGES = (
@@ -29,6 +36,8 @@ PACKAGES = (
     "text-generation-server",
 )
 PIP_EXTRAS = "pip install -e '.[transformers,demo]'"
+NVRTC = "nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"
+CUDA_PATH = "CUDA kernels serve it"
 OLDEST_TRANSFORMERS = (4, 56)
 
 Report = dict[str, Any]
@@ -59,7 +68,7 @@ def examine() -> Report:
         served, _ = _attempt(operations)
     report: Report = {
         "machine": machine(),
-        "gpus": gpus(),
+        "gpus": [{**gpu, "path": gpu_path(index, gpu)} for index, gpu in enumerate(gpus())],
         "compilers": {"g++": compiler_version("g++"), "nvcc": compiler_version("nvcc")},
         "python_headers": python_headers(),
         "versions": {"python": platform.python_version(), **{name: package_version(name) for name in PACKAGES}},
@@ -101,10 +110,24 @@ def operations() -> dict[str, dict[str, str]]:
     from deepseek_flash_cache import ops
     from deepseek_flash_cache.layout import Layout
 
-    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    layout = Layout(torch.bfloat16, 8, 128, 128)
+    layouts = {"cpu": Layout(torch.bfloat16, 8, 128, 128)}
+    if torch.cuda.is_available():
+        layouts["cuda"] = Layout(torch.bfloat16, 8, 128, 128, tile_format="swizzle")
     present = [name for name in OPERATIONS if hasattr(ops, name)]
-    return {device: {name: str(ops.backend(name, device, layout)) for name in present} for device in devices}
+    return {at: {name: str(ops.backend(name, at, layout)) for name in present} for at, layout in layouts.items()}
+
+
+def gpu_path(index: int, gpu: Facts) -> str:
+    """What serves operations on a GPU, as far as its kind decides that."""
+
+    def refusal() -> str:
+        from deepseek_flash_cache.ops import cuda
+
+        return cuda.refusal(index, gpu["capability"])
+
+    refused, failure = _attempt(refusal)
+    reason = failure or refused
+    return f"the specification (plain PyTorch) serves it: {reason}" if reason else CUDA_PATH
 
 
 def _attempt(action: Callable[[], Any]) -> tuple[Any, str | None]:
@@ -123,6 +146,7 @@ def missing(report: Report) -> list[dict[str, str]]:
     lacks = [*_missing_for_the_build(report), *_missing_packages(report["versions"])]
     if report["cpu_failure"] and "DFC_CPU_ISA" in report["cpu_failure"]:
         lacks.append((True, "a DFC_CPU_ISA that this machine can run", "everything", "unset DFC_CPU_ISA"))
+    lacks.append(_missing_kernels(report))
     if report["gpus"] and report["versions"]["torch"] is not None:
         cpu_build = _attempt(_torch_cuda)[0] is None
         fix = "pip install --upgrade torch"
@@ -138,6 +162,13 @@ def _missing_for_the_build(report: Report) -> list[Lack]:
         (no_headers, "Python.h", "building the CPU kernels", "sudo apt-get install python3-dev"),
         (not built, "compiled CPU kernels", "speed: the specification runs instead", "make build"),
     ]
+
+
+def _missing_kernels(report: Report) -> Lack:
+    served = [gpu for gpu in report["gpus"] if gpu["path"] == CUDA_PATH]
+    built = list((Path(__file__).parent.parent / "cubins").glob("*.cubin"))
+    compiler = "" if report["compilers"]["nvcc"] else f"pip install {NVRTC} && "
+    return (bool(served) and not built, "compiled CUDA kernels", "speed on the GPU", f"{compiler}make cuda")
 
 
 def _missing_packages(versions: dict[str, str | None]) -> list[Lack]:
@@ -206,7 +237,7 @@ def _print_missing(console: Console, report: Report) -> None:
 
 
 def _gpu_text(gpu: Report) -> str:
-    return f"{gpu['name']}, compute capability {gpu['capability']}, {gpu['memory_gib']} GiB"
+    return f"{gpu['name']}, compute capability {gpu['capability']}, {gpu['memory_gib']} GiB; {gpu['path']}"
 
 
 def _table(title: str, rows: dict[str, str]) -> Table:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from deepseek_flash_cache.checks import require
 from deepseek_flash_cache.layout import Layout
+from deepseek_flash_cache.ops import cuda
 from deepseek_flash_cache.ops import registry as registry
 from deepseek_flash_cache.ops.binary import _C, why_no_binary
 from deepseek_flash_cache.ops.binary import BUILD_COMMAND as BUILD_COMMAND
@@ -25,6 +26,8 @@ def backend(op: str, device: torch.device | str, layout: Layout) -> str:
     """Which implementation of `op` will run for this layout, and why. ValueError for an unknown op."""
     require(op in OPERATIONS, "op", op, f"one of {', '.join(OPERATIONS)}")
     kind = torch.device(device).type
+    if kind == "cuda":
+        return cuda.backend(op, torch.device(device), layout)
     if kind != "cpu":
         return f"spec (PyTorch): no compiled {op} for {kind} devices yet"
     if _C is None:
@@ -83,18 +86,20 @@ def attend(
     top_tokens: int = 0,
     out: Tensor | None = None,  # [T, H, Dv], written
     return_lse: bool = False,
+    max_seqlen_q: int = 0,
 ) -> Attention:
     """Attention of ragged queries over the paged history. See `spec.attend`.
 
     A row that sees no key (kv_len 0, fully masked) gives out = 0 and LSE = -inf. `lse` of the result is None unless
-    asked for; `entropy` and `top_mass` are there with `top_tokens` > 0.
+    asked for; `entropy` and `top_mass` are there with `top_tokens` > 0. `max_seqlen_q` tells the CUDA kernels the most
+    query rows of a sequence, 0 if unknown: a wrong number costs time, never correctness.
     """
     out, lse = _results(query, layout.head_size_v, out, return_lse)
     total, heads = query.shape[0], query.shape[1]
     entropy, top_mass = query.new_empty(2, total, heads, dtype=torch.float32) if top_tokens > 0 else (None, None)
     torch.ops.dfc.attend(
         query, cache, block_table, cu_seqlens_q, kv_lens, sinks, layout.id, softmax_scale, causal, window_left,
-        window_right, softcap, k_scale, v_scale, top_tokens, out, lse, entropy, top_mass,
+        window_right, softcap, k_scale, v_scale, top_tokens, out, lse, entropy, top_mass, max_seqlen_q,
     )  # fmt: skip
     return Attention(out, lse, entropy, top_mass)
 

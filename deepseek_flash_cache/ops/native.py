@@ -13,19 +13,8 @@ from torch import Tensor
 from deepseek_flash_cache import checks
 from deepseek_flash_cache.layout import Layout
 from deepseek_flash_cache.ops import reference
+from deepseek_flash_cache.ops.arguments import RAW, address, attend_call, check_pool, rows, table
 from deepseek_flash_cache.ops.binary import _C, DTYPE_CODES, compiled
-
-_RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # fp8 cannot be filled everywhere
-
-
-def _address(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _rows(tensor: Tensor) -> tuple[int, int, int]:
-    """Address and the strides of tokens and heads."""
-    return tensor.data_ptr(), tensor.stride(-3), tensor.stride(-2)
-
 
 # Pool
 
@@ -39,7 +28,7 @@ def append(key: Tensor, value: Tensor, cache: Tensor, slots: Tensor, layout: str
     checks.check_scales(parsed.dtype, k_scale=scales[0], v_scale=scales[1])
     slots = slots.contiguous()
     places = DTYPE_CODES[key.dtype], cache.data_ptr(), cache.shape[0], slots.data_ptr(), slots.shape[0]
-    _C.append(compiled(layout), *_rows(key), *_rows(value), *places, *scales, torch.get_num_threads())
+    _C.append(compiled(layout), *rows(key), *rows(value), *places, *scales, torch.get_num_threads())
 
 
 def pack(key: Tensor, value: Tensor, layout: str, *scales: float) -> Tensor:
@@ -49,9 +38,9 @@ def pack(key: Tensor, value: Tensor, layout: str, *scales: float) -> Tensor:
     parsed = Layout.parse(layout)
     checks.check_key_value(key, value, parsed, key.device)
     checks.check_scales(parsed.dtype, k_scale=scales[0], v_scale=scales[1])
-    pages = reference.empty_pages(key, value, layout).view(_RAW[parsed.dtype.itemsize]).zero_().view(parsed.dtype)
+    pages = reference.empty_pages(key, value, layout).view(RAW[parsed.dtype.itemsize]).zero_().view(parsed.dtype)
     places = DTYPE_CODES[key.dtype], pages.data_ptr(), pages.shape[0], 0, key.shape[0]  # no slots: row i to slot i
-    _C.append(compiled(layout), *_rows(key), *_rows(value), *places, *scales, torch.get_num_threads())
+    _C.append(compiled(layout), *rows(key), *rows(value), *places, *scales, torch.get_num_threads())
     return pages
 
 
@@ -62,7 +51,7 @@ def unpack(pages: Tensor, length: int, layout: str) -> tuple[Tensor, Tensor]:
     checks.check_cache(pages, Layout.parse(layout), "pages")
     checks.check_length(length, pages, Layout.parse(layout))
     key, value = reference.empty_rows(pages, length, layout)
-    _C.unpack(compiled(layout), _address(pages), _address(key), _address(value), length, torch.get_num_threads())
+    _C.unpack(compiled(layout), address(pages), address(key), address(value), length, torch.get_num_threads())
     return key, value
 
 
@@ -79,12 +68,6 @@ def copy_blocks(source: Tensor, target: Tensor, pairs: Tensor, layout: str) -> N
 # Attention. The tuples are those of csrc/api/py_attend.h
 
 
-def _check_pool(*tensors: Any) -> None:
-    *inputs, out, lse, layout = tensors
-    checks.check_attend(*(*inputs, layout))
-    checks.check_results(inputs[0], out, lse, layout.head_size_v)
-
-
 def _check_linear(*tensors: Any) -> None:
     *inputs, out, lse = tensors
     checks.check_attend_linear(*inputs)
@@ -97,22 +80,6 @@ def _check_pages(*tensors: Any) -> None:
     checks.check_results(inputs[0], out, lse, inputs[2].shape[3])
 
 
-def _table(block_table: Tensor) -> tuple[int, int, int]:
-    return block_table.data_ptr(), block_table.stride(0), block_table.shape[1]
-
-
-def _call(a: Any) -> tuple[Any, ...]:
-    """What to keep alive during the call, then what every kind of attention passes on."""
-    checks.check_mask(a.softmax_scale, a.window_left, a.window_right, a.softcap)
-    starts, lengths = a.cu_seqlens_q.contiguous(), None if a.kv_lens is None else a.kv_lens.contiguous()
-    sinks = None if a.sinks is None else a.sinks.float().contiguous()
-    query = DTYPE_CODES[a.query.dtype], _rows(a.query), a.query.shape[0], a.query.shape[1]
-    sequences = starts.shape[0] - 1, starts.data_ptr(), _address(lengths)
-    mask = a.softmax_scale, a.causal, a.window_left, a.window_right, a.softcap, _address(sinks)
-    results = _rows(a.out), _address(a.lse), torch.get_num_threads()
-    return (starts, lengths, sinks), query, sequences, mask, a.k_scale, a.v_scale, results
-
-
 def attend(*arguments: Any) -> None:
     a = reference.Attend(*arguments)
     layout = Layout.parse(a.layout)
@@ -120,14 +87,14 @@ def attend(*arguments: Any) -> None:
         reference.attend(*arguments)
         return
     tensors = a.query, a.cache, a.block_table, a.cu_seqlens_q, a.kv_lens, a.sinks, a.out, a.lse
-    checks.check_once(_check_pool, layout, *tensors)
+    checks.check_once(check_pool, layout, *tensors)
     checks.check_scales(layout.dtype, k_scale=a.k_scale, v_scale=a.v_scale)
-    _kept, *call = _call(a)
-    _C.attend(compiled(a.layout), a.cache.data_ptr(), a.cache.shape[0], _table(a.block_table), *call)
+    _kept, *call = attend_call(a)
+    _C.attend(compiled(a.layout), a.cache.data_ptr(), a.cache.shape[0], table(a.block_table), *call)
 
 
 def _plain(key: Tensor, value: Tensor) -> tuple[Any, ...]:
-    return _rows(key), _rows(value), DTYPE_CODES[key.dtype], key.shape[-2], key.shape[-1], value.shape[-1]
+    return rows(key), rows(value), DTYPE_CODES[key.dtype], key.shape[-2], key.shape[-1], value.shape[-1]
 
 
 def attend_linear(*arguments: Any) -> None:
@@ -138,7 +105,7 @@ def attend_linear(*arguments: Any) -> None:
     tensors = a.query, a.key, a.value, a.cu_seqlens_q, a.cu_seqlens_k, a.kv_lens, a.sinks
     checks.check_once(_check_linear, None, *tensors, a.out, a.lse)
     checks.check_scales(a.key.dtype, k_scale=a.k_scale, v_scale=a.v_scale)
-    _kept, *call = _call(a)
+    _kept, *call = attend_call(a)
     cu_seqlens_k = a.cu_seqlens_k.contiguous()
     _C.attend_linear(_plain(a.key, a.value), a.key.shape[0], cu_seqlens_k.data_ptr(), *call)
 
@@ -151,7 +118,7 @@ def attend_pages(*arguments: Any) -> None:
     tensors = a.query, a.key, a.value, a.block_table, a.cu_seqlens_q, a.kv_lens, a.first_keys, a.sinks
     checks.check_once(_check_pages, None, *tensors, a.out, a.lse)
     checks.check_scales(a.key.dtype, k_scale=a.k_scale, v_scale=a.v_scale)
-    _kept, *call = _call(a)
+    _kept, *call = attend_call(a)
     first_keys = None if a.first_keys is None else a.first_keys.contiguous()
     pages = *a.key.shape[:2], a.key.stride(0), a.value.stride(0)
-    _C.attend_pages(_plain(a.key, a.value), pages, _table(a.block_table), _address(first_keys), *call)
+    _C.attend_pages(_plain(a.key, a.value), pages, table(a.block_table), address(first_keys), *call)

@@ -32,7 +32,9 @@ _arguments: Any = namedtuple  # mypy wants literal names
 _KEYWORDS = ("sinks", *_MASK.split())
 Attend = _arguments(
     "Attend",
-    f"query cache block_table cu_seqlens_q kv_lens sinks layout {_MASK} top_tokens out lse entropy top_mass",
+    f"query cache block_table cu_seqlens_q kv_lens sinks layout {_MASK} top_tokens out lse entropy top_mass"
+    " max_seqlen_q",
+    defaults=(0,),
 )
 AttendLinear = _arguments("AttendLinear", f"query key value cu_seqlens_q cu_seqlens_k kv_lens sinks {_MASK} out lse")
 AttendPages = _arguments(

@@ -94,10 +94,23 @@ def test_one_reason_for_all_operations_is_said_once(monkeypatch):
     assert output.count("spec: no binary") == 1 and "append, attend" in output
 
 
-def test_no_toolkit_is_asked_for_while_there_are_no_kernels_to_build(monkeypatch):
-    monkeypatch.setattr(doctor, "gpus", lambda: [{"name": "NVIDIA A100", "capability": "8.0", "memory_gib": 80.0}])
-    monkeypatch.setattr(doctor, "compiler_version", lambda _: None)
-    assert "nvcc" not in fixes()
+def gpu_of(monkeypatch, capability):
+    monkeypatch.setattr(doctor, "gpus", lambda: [{"name": "GPU", "capability": capability, "memory_gib": 80.0}])
+
+
+def test_a_gpu_without_compiled_kernels_is_told_how_to_get_them(monkeypatch):
+    gpu_of(monkeypatch, "8.0")
+    monkeypatch.setattr(doctor.Path, "glob", lambda *_: [])
+    for nvcc, fix in (("13.0", "make cuda"), (None, f"pip install {doctor.NVRTC} && make cuda")):
+        monkeypatch.setattr(doctor, "compiler_version", lambda name, nvcc=nvcc: nvcc if name == "nvcc" else "12")
+        assert fixes()["compiled CUDA kernels"] == fix
+
+
+@pytest.mark.parametrize(("capability", "kind"), [("7.5", "is an sm_75; sm_80 is the oldest"), ("8.7", "is a Jetson")])
+def test_a_gpu_that_is_not_served_is_told_so(monkeypatch, capability, kind):
+    gpu_of(monkeypatch, capability)
+    assert f"the specification (plain PyTorch) serves it: GPU 0 {kind}" in " ".join(run().output.split())
+    assert "compiled CUDA kernels" not in fixes()
 
 
 def test_text_shows_what_json_says():

@@ -76,7 +76,9 @@ def jobs() -> list[Job]:
     for level, flags in settings["ISA_FLAGS"].items():
         names = [f"-DDFC_ISA=isa_{level}", f'-DDFC_ISA_NAME="{level}"', "-O1", *SANITIZE, *flags]
         if x86 or level == "portable":
-            found.insert(0, Job(settings["KERNELS"], f"kernels_{level}", [*defines, *names], code_time))
+            for source, own in settings["KERNELS"].items():
+                folder = Path(source).parent.name  # two files are named kernels.cpp
+                found.insert(0, Job(source, f"{folder}_kernels_{level}", [*defines, *names, *own], code_time))
     for path in sorted(fuzz):
         if path.suffix == ".cpp":  # the definitions: optimised, since most of the time goes there
             found.append(Job(str(path), path.stem, [*defines, "-O2", "-fsanitize=address"], all_time))

@@ -1,16 +1,15 @@
-"""Device code agrees with Python on every address. Compiles wherever nvcc is; launches where a GPU is."""
+"""Device code agrees with Python on every address: in the emulator, and on the GPU where there is one."""
 
 import ctypes
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 
+from deepseek_flash_cache import ops
 from deepseek_flash_cache.layout import Layout
+from deepseek_flash_cache.ops.binary import FORMAT_CODES
+from tests.cuda import harness, tools
 
-ROOT = Path(__file__).resolve().parents[2]
 LAYOUTS = [
     Layout(torch.bfloat16, 2, 128, 128, tile_format="swizzle"),
     Layout(torch.float32, 3, 192, 64, 64, 4, "zorder"),
@@ -30,26 +29,10 @@ class LayoutSpec(ctypes.Structure):
     ]
 
 
-@pytest.fixture(scope="module")
-def compiler() -> str:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("nvcc was not found")
-    return nvcc
+class AddressArgs(ctypes.Structure):
+    """csrc/cuda/storage/addresses.h"""
 
-
-def compile_cubin(nvcc: str, arch: str, folder: Path) -> Path:
-    target = folder / f"layout_addresses.{arch}.cubin"
-    source = ROOT / "csrc" / "cuda" / "layout_addresses.cu"
-    subprocess.run(
-        [nvcc, "-cubin", f"-arch={arch}", "-std=c++17", f"-I{ROOT / 'csrc'}", source, "-o", target], check=True
-    )
-    return target
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120"])
-def test_the_layout_compiles_for_gpus(compiler, arch, tmp_path):
-    assert compile_cubin(compiler, arch, tmp_path).stat().st_size > 0
+    _fields_ = [("spec", LayoutSpec), ("block", ctypes.c_int64), ("addresses", ctypes.c_void_p)]
 
 
 def expected_addresses(layout: Layout) -> torch.Tensor:
@@ -60,38 +43,32 @@ def expected_addresses(layout: Layout) -> torch.Tensor:
     return torch.cat(parts)
 
 
+def launch(launcher: object, layout: Layout, addresses: torch.Tensor, stream: int = 0) -> None:
+    sizes = (layout.num_kv_heads, layout.head_size, layout.head_size_v, layout.block_size, layout.extent)
+    spec = LayoutSpec(layout.dtype.itemsize, *sizes, layout.tile_order == "zorder", FORMAT_CODES[layout.tile_format])
+    args = bytes(AddressArgs(spec, BLOCK, addresses.data_ptr()))
+    ops._C.cuda_launch(launcher, stream, "layout_addresses", (64, 1, 1), 256, 0, args)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.id)
+def test_addresses_of_device_code(layout):
+    expected = expected_addresses(layout)
+    addresses = torch.full_like(expected, -1)
+    with harness.emulated() as emulation:
+        launch(emulation.launcher, layout, addresses)
+    assert torch.equal(addresses, expected)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.id)
-def test_device_addresses(compiler, layout, tmp_path):
+def test_addresses_on_the_gpu(layout, tmp_path):
     if not torch.cuda.is_available():
         pytest.skip("no NVIDIA GPU, or torch was built without CUDA")
     major, minor = torch.cuda.get_device_capability()
-    cubin = compile_cubin(compiler, f"sm_{major}{minor}", tmp_path)
+    job = tools.cubins.Job("layout_addresses", tools.cubins.arch_of_device(f"{major}.{minor}"))
+    tools.compiler().compile(job.kernel, job.arch, tmp_path / job.file)
     expected = expected_addresses(layout)
     addresses = torch.full_like(expected, -1, device="cuda")
-    launch(cubin, layout, addresses)
+    launcher = ops._C.open_driver(ops.cuda.DRIVER, 0, str(tmp_path))
+    launch(launcher, layout, addresses, torch.cuda.current_stream().cuda_stream)
     assert torch.equal(addresses.cpu(), expected)
-
-
-def launch(cubin: Path, layout: Layout, addresses: torch.Tensor) -> None:
-    driver = ctypes.CDLL("libcuda.so.1")
-
-    def call(name: str, *arguments: object) -> None:
-        code = getattr(driver, name)(*arguments)
-        assert code == 0, f"{name} failed with CUDA error {code}"
-
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    call("cuModuleLoadData", ctypes.byref(module), cubin.read_bytes())
-    call("cuModuleGetFunction", ctypes.byref(function), module, b"dfc_layout_addresses")
-    sizes = (layout.num_kv_heads, layout.head_size, layout.head_size_v, layout.block_size, layout.extent)
-    flags = layout.tile_order == "zorder", ("linear", "paired", "swizzle").index(layout.tile_format)
-    values = (
-        LayoutSpec(layout.dtype.itemsize, *sizes, *flags),
-        ctypes.c_int64(BLOCK),
-        ctypes.c_void_p(addresses.data_ptr()),
-    )
-    pointers = (ctypes.c_void_p * 3)(*(ctypes.addressof(value) for value in values))
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    call("cuLaunchKernel", function, 64, 1, 1, 256, 1, 1, 0, stream, pointers, None)
-    torch.cuda.synchronize()
-    call("cuModuleUnload", module)

@@ -22,6 +22,7 @@ from deepseek_flash_cache.layout import Layout
 from deepseek_flash_cache.sparse.gates.base import GROUP_TOKENS, Gate, History
 
 _LEVELS = 3  # codes 0..3
+_MOST = 127.0  # largest weight
 _CENTRE = 1.5  # mean code: rounding errors of the weights are charged at it, which removes their bias
 _CHANNELS = 16  # per dword
 _TOKENS = 16  # neighbouring dwords
@@ -53,8 +54,9 @@ class Sketch2Gate(Gate):
         least, scale, codes = unpacked(history.records, query.shape[-1])  # [groups, Hkv, D] and [groups, 64, Hkv, D]
         scaled = query * scale[:, :, None]  # [groups, Hkv, G, D]
         largest = scaled.abs().amax(dim=-1, keepdim=True)
-        weights = torch.where(largest > 0, (scaled * (127.0 / largest)).round(), 0.0)
-        step = largest / 127.0
+        to_weights = torch.full_like(largest, _MOST) / largest  # 127.0 / largest would round twice
+        weights = torch.where(largest > 0, (scaled * to_weights).round(), 0.0)
+        step = largest / _MOST
         constant = (query * least[:, :, None] + _CENTRE * (scaled - step * weights)).sum(dim=-1)
         sums = torch.einsum("nhgd,nthd->nhgt", weights, codes)  # integers, exact in fp32
         logits = constant[..., None] + step * sums
